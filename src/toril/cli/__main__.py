@@ -1,0 +1,5 @@
+"""``python -m toril.cli``."""
+
+from toril.cli.main import main
+
+main()

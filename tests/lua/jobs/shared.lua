@@ -1,0 +1,3 @@
+local function refuse(code)
+  return redis.error_reply(code .. ' the script says no')
+end

@@ -1,0 +1,7 @@
+#!lua flags=allow-oom
+-- Take one id out.
+-- keyspace: queue
+-- keys: wait
+-- args: none
+-- result: an id, or nil
+return redis.call('RPOP', KEYS[1])

@@ -1,0 +1,96 @@
+"""Documentation is part of the product: its code runs, its links lead somewhere, the API is described."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toril
+import toril.connection
+import toril.testing
+from toril.connection.embedded import stop
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("TORIL_HOME", str(tmp_path))
+    monkeypatch.delenv("TORIL_REDIS_URL", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    yield tmp_path
+    stop(tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_code_block_runs(page: Path, home: Path) -> None:  # noqa: ARG001 - the blocks use it
+    """Python blocks of a page share their names; of console blocks, the ``$ toril …`` lines run."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with asyncio.Runner() as runner:
+        for kind, text in BLOCK.findall(page.read_text()):
+            if kind == "python":
+                compiled = compile(text, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                made = eval(compiled, names)
+                if inspect.iscoroutine(made):
+                    runner.run(made)
+            else:
+                _run_console(text, page)
+
+
+def _run_console(text: str, page: Path) -> None:
+    for line in text.splitlines():
+        if not line.startswith("$ toril "):
+            continue
+        command = [sys.executable, "-m", "toril.cli", *shlex.split(line)[2:]]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+        assert done.returncode == 0, f"{page.name}: {line}\n{done.stdout}{done.stderr}"
+        shown = [row.strip() for row in done.stdout.splitlines() if row.strip()]
+        for row in _expected_after(text, line):
+            assert row in shown, f"{page.name}: {line} does not print {row!r} but\n{done.stdout}"
+
+
+def _expected_after(text: str, command: str) -> list[str]:
+    """What a page says a command prints: the lines up to the next command; ``…`` stands for anything."""
+    after = text.split(command, 1)[1].split("\n$ ")[0].splitlines()
+    return [row.strip() for row in after if row.strip() and "…" not in row and set(row.strip()) != {"─"}]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    for page in PAGES[1:]:
+        name = str(page.relative_to(ROOT / "docs"))
+        assert name == "README.md" or name in index, f"docs/README.md does not mention {name}"
+
+
+@pytest.mark.parametrize(
+    "module", [toril, toril.connection, toril.testing], ids=lambda module: module.__name__
+)
+def test_the_public_api_is_described(module: Any) -> None:
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if not callable(thing):
+            continue
+        assert inspect.getdoc(thing), f"{module.__name__}.{name} has no docstring"
+        for member, made in inspect.getmembers(thing) if inspect.isclass(thing) else ():
+            if not member.startswith("_") and inspect.isfunction(made):
+                assert inspect.getdoc(made), f"{module.__name__}.{name}.{member} has no docstring"
