@@ -24,9 +24,9 @@ if [ -e "$lock" ]; then
     cp "$lock" "$work/dev.lock"
 fi
 "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header "$@" \
-    --group dev -o "$work/dev.lock" pyproject.toml requirements/dev.in
+    --group dev -o "$work/dev.lock" pyproject.toml
 {
-    echo "# Made by \`make lock\` from pyproject.toml and requirements/dev.in: do not edit."
+    echo "# Made by \`make lock\` from pyproject.toml: do not edit."
     sed '/^# Made by/d' "$work/dev.lock"
 } >"$work/headed.lock"
 cp "$work/headed.lock" "$lock"

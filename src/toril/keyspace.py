@@ -44,7 +44,7 @@ def tag_of(key: str | bytes) -> bytes | None:
     Redis's own rule: from the first ``{``, up to the first ``}`` after it, with at least one byte in
     between. Only the *first* ``{`` counts: ``{}x{y}`` has no tag, and ``a}b{c}`` has the tag ``c``.
     """
-    raw = key.encode() if isinstance(key, str) else key
+    raw = _raw(key)
     start = raw.find(b"{")
     if start < 0:
         return None
@@ -54,10 +54,17 @@ def tag_of(key: str | bytes) -> bytes | None:
 
 def slot_of(key: str | bytes) -> int:
     """The slot (0 to 16383) that Redis Cluster keeps a key in."""
-    raw = key.encode() if isinstance(key, str) else key
+    raw = _raw(key)
     tag = tag_of(raw)
     # Redis hashes with CRC16/XMODEM, which is what crc_hqx computes when it starts from 0.
     return crc_hqx(raw if tag is None else tag, 0) % SLOTS
+
+
+def _raw(key: str | bytes) -> bytes:
+    try:
+        return key.encode() if isinstance(key, str) else key
+    except UnicodeEncodeError:
+        raise InvalidName("key", key, "it must be text that UTF-8 can encode") from None
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from enum import IntEnum
 from typing import Any
 
 import pytest
 
 from tests.conftest import MATRIX, Servers
 from tests.connection.scripts import ADD, COUNT, FOLDER, MOVE, ONCE, REFUSE, TAKE, TRESPASS
-from toril import Connection, InvalidValue, connect
+from toril import Connection, InvalidValue, TorilError, connect
 from toril.connection import (
     BadScript,
     CommandRefused,
+    ConnectionFailed,
     CrossSlot,
     OutOfMemory,
     ScriptBusy,
@@ -273,3 +275,49 @@ async def test_a_blocking_read_is_woken_and_can_be_cancelled(redis: Connection) 
 async def _blocked(redis: Connection) -> int:
     infos = (await redis.each_primary("INFO", "clients")).values()
     return sum(int(info.split(b"blocked_clients:")[1].split(b"\r")[0]) for info in infos)
+
+
+# ------------------------------------------------------------------------- what a wire must never do
+
+
+class Colour(IntEnum):
+    RED = 7
+
+
+async def test_an_argument_that_cannot_be_sent_does_not_shift_replies(redis: Connection) -> None:
+    """One bad call among others: it is refused, and everyone else gets their own reply."""
+    await asyncio.gather(*(redis.command("SET", Key(f"{{t}}{n}"), f"value {n}") for n in range(10)))
+    good = [redis.command("GET", Key(f"{{t}}{n}")) for n in range(10)]
+    bad = redis.command("SET", Key("{t}x"), True)
+    replies = await asyncio.gather(*good[:5], bad, *good[5:], return_exceptions=True)
+    assert isinstance(replies.pop(5), InvalidValue)
+    assert replies == [f"value {n}".encode() for n in range(10)]
+    await redis.command("SET", Key("{t}x"), Colour.RED)
+    assert await redis.command("GET", Key("{t}x")) == b"7"
+    with pytest.raises(InvalidValue, match="UTF-8"):
+        await redis.command("GET", Key("\udc80"))
+
+
+async def test_a_closed_connection_stays_closed(server: Server | Cluster) -> None:
+    redis = await connect(server.url)
+    await redis.close()
+    with pytest.raises(ConnectionFailed, match="PING was not executed: the connection was closed"):
+        await redis.command("PING")
+
+
+async def test_closing_ends_calls_that_wait_for_a_connection(server: Server | Cluster) -> None:
+    """With an error of ours: they were not cancelled, the connection was."""
+    redis = await connect(server.url)
+    (await redis._topology.primary(None)).redial()
+    paused = server.primaries() if isinstance(server, Cluster) else [server]
+    for each in paused:
+        each.pause()
+    try:
+        waiting = [asyncio.create_task(redis.command("GET", Key(f"{n}"))) for n in range(5)]
+        await asyncio.sleep(0.05)
+        await redis.close()
+        for ended in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(ended, TorilError), ended
+    finally:
+        for each in paused:
+            each.resume()

@@ -153,6 +153,42 @@ async def test_a_server_that_hangs_is_given_up_and_its_replica_takes_over(binary
                 victim.resume()
 
 
+async def test_a_server_that_was_replaced_while_it_hung_is_not_believed(binary: Path | None) -> None:
+    """It would still confirm the calls it had, before it learns that it is no master any more."""
+    with cluster(binary=binary) as nodes:
+        async with connect(nodes.url) as redis:
+            await redis.run(ONCE, KEYS, "before", durability="replicated")
+            victim = nodes.primary_of(KEYS.meta)
+            victim.pause()
+            calls = [asyncio.create_task(redis.run(ONCE, KEYS, f"call-{n}")) for n in range(20)]
+            while nodes.primary_of(KEYS.meta) is victim:
+                await asyncio.sleep(0.05)
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+            victim.resume()
+            nodes.wait_until_whole()
+            reply = await redis.command("HGETALL", KEYS.meta)
+            kept = {call.decode() for call in reply[::2]}
+            lost = [n for n, result in enumerate(ended) if result == 1 and f"call-{n}" not in kept]
+            assert not lost, "confirmed, and gone"
+            assert all(isinstance(result, OutcomeUnknown) or result == 1 for result in ended)
+
+
+async def test_redirections_that_go_in_circles_are_waited_out(binary: Path | None) -> None:
+    """Half a reshard: the source has let go of the slot, and the target does not know of it yet."""
+    with cluster(masters=2, replicas=0, binary=binary) as nodes:
+        async with connect(nodes.url) as redis:
+            assert KEYS.slot is not None
+            source = nodes.primary_of(KEYS.slot)
+            target = next(server for server in nodes.servers if server is not source)
+            name = target.ask("CLUSTER", "MYID")
+            source.ask("CLUSTER", "SETSLOT", KEYS.slot, "NODE", name)
+            waiting = asyncio.create_task(redis.run(ADD, KEYS, "1"))
+            done, _ = await asyncio.wait([waiting], timeout=0.5)
+            assert not done
+            target.ask("CLUSTER", "SETSLOT", KEYS.slot, "NODE", name)
+            assert await waiting == 1
+
+
 async def test_a_write_without_reply_is_reported_not_repeated(binary: Path | None) -> None:
     with standalone(binary=binary) as server:
         async with connect(server.url, silence=0.5) as redis:

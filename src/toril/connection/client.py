@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ from toril.connection.durability import (
 )
 from toril.connection.errors import (
     CommandRefused,
+    ConnectionFailed,
     CrossSlot,
     OutcomeUnknown,
     OutOfMemory,
@@ -34,15 +35,15 @@ from toril.connection.errors import (
     Unavailable,
     code_of,
 )
-from toril.connection.node import Node
+from toril.connection.node import CLOSED, Node
 from toril.connection.scripts import Script, ScriptCount
 from toril.connection.topology import ClusterTopology, Shard, Topology
 from toril.connection.url import Address
 from toril.connection.wire import Argument, Broken, Command, ErrorReply, NotSent
-from toril.errors import InvalidValue, TorilError
+from toril.errors import InvalidValue
 from toril.keyspace import Key, KeySet, slot_of
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
 """Seconds between tries; doubled each time, with full jitter."""
 
 _PASSING = frozenset(
@@ -56,6 +57,10 @@ _RIGHT_BUT_NOT_YET = frozenset({"BUSY", "LOADING", "TRYAGAIN"})
 _REFUSALS = {"CROSSSLOT": CrossSlot, "OOM": OutOfMemory, "BUSY": ScriptBusy}
 
 
+QUESTIONS: tuple[Command, ...] = (("INFO", "server"), ("COMMAND", "LIST", "FILTERBY", "ACLCAT", "read"))
+"""What a server is asked when a connection is made."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
     """What a server says of itself."""
@@ -64,10 +69,12 @@ class ServerFacts:
     version: str
     clustered: bool
     has_waitaof: bool
+    reads: frozenset[str] = field(default=frozenset(), repr=False)
+    """The commands that only read, in capitals: those may be sent again after a broken connection."""
 
     @classmethod
-    def read(cls, info: bytes) -> ServerFacts:
-        """From the reply to ``INFO server``."""
+    def read(cls, info: bytes, reads: Sequence[bytes] = ()) -> ServerFacts:
+        """From the replies to :data:`QUESTIONS`."""
         fields = dict(
             line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
         )
@@ -75,7 +82,8 @@ class ServerFacts:
         version = fields.get("valkey_version") or fields.get("redis_version", "0")
         level = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         clustered = fields.get("redis_mode", fields.get("server_mode")) == "cluster"
-        return cls(product, version, clustered, level >= (7, 2))
+        names = frozenset(name.decode().upper() for name in reads)
+        return cls(product, version, clustered, level >= (7, 2), names)
 
 
 class Connection:
@@ -89,7 +97,7 @@ class Connection:
         self._topology = topology
         self._patience = patience
         self._fsync_checked: dict[Address, int] = {}
-        self._read_only_commands: dict[str, bool] = {}
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -104,6 +112,7 @@ class Connection:
 
     async def close(self) -> None:
         """Close it; calls under way end with an error."""
+        self._closed = True
         await self._topology.close()
 
     @property
@@ -197,6 +206,8 @@ class Connection:
     # ------------------------------------------------------------------ carrying a call out
 
     async def _carry_out(self, call: _Call) -> Any:
+        if self._closed:
+            raise ConnectionFailed(f"{call.name} was not executed: {CLOSED}")
         until = time.monotonic() + self._patience
         pause = FIRST_PAUSE
         while True:
@@ -207,7 +218,7 @@ class Connection:
             except NotSent as problem:
                 passing: BaseException = problem
             except Broken as problem:
-                if not call.repeatable and not await self._only_reads(call, until):
+                if not call.repeatable and call.name not in self.facts.reads:
                     raise OutcomeUnknown(
                         f"{call.name}: the connection broke before the reply ({problem}); "
                         "it may or may not have been executed"
@@ -223,11 +234,13 @@ class Connection:
                 code = code_of(str(result))
                 if self._redirect(call, node, code, str(result)):
                     continue
-                if code not in _PASSING:
+                if code not in _PASSING and code not in ("MOVED", "ASK"):
                     raise _refusal(call, str(result)) from None
                 passing = result
-            call.redirected = None
+            call.redirected, call.redirections = None, 0
             call.asking = False
+            if self._closed:
+                raise ConnectionFailed(f"{call.name} was not executed: {CLOSED}")
             if time.monotonic() + pause > until:
                 raise _gave_up(call, passing, self._patience)
             await asyncio.sleep(pause * random.random())
@@ -293,23 +306,6 @@ class Connection:
             require_fsync(await node.ask([SETTINGS, FSYNC_DURING_REWRITE]))
             self._fsync_checked[node.address] = node.dials
 
-    async def _only_reads(self, call: _Call, until: float) -> bool:
-        """Whether the server itself calls a command read-only, so that it may be sent again."""
-        if call.script is not None:
-            return False
-        if call.name not in self._read_only_commands:
-            question = _Call("COMMAND", ("COMMAND", "INFO", call.name), None, Durability("memory"))
-            question.repeatable = True
-            try:
-                async with asyncio.timeout(max(0.0, until - time.monotonic())):
-                    (answer,) = await self._carry_out(question)
-            except (TorilError, TimeoutError):
-                return False
-            self._read_only_commands[call.name] = answer is not None and b"readonly" in map(
-                _flag_name, answer[2]
-            )
-        return self._read_only_commands[call.name]
-
 
 class _Call:
     """One call on its way, with what was learned about it."""
@@ -350,10 +346,6 @@ class _Call:
         self.result_at = 0
         self.confirms = False
         self.maybe_executed = False
-
-
-def _flag_name(flag: object) -> bytes:
-    return flag if isinstance(flag, bytes) else str(flag).encode()
 
 
 def _slot(args: Sequence[object]) -> int | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from toril.connection.url import Address, Credentials
-from toril.connection.wire import Command, Wire, pack
+from toril.connection.wire import QUIET, Command, NotSent, Wire, pack_all
 
-IDLE_WIRES_KEPT = 16
+CLOSED = "the connection was closed by its owner"
+
+IDLE_WIRES_KEPT = 64
 """Own wires kept open for the next blocking call, per server."""
 
 
@@ -31,7 +33,14 @@ class NodeOptions:
 class Node:
     """See the module's text. Raises only ``NotSent``, ``Broken`` and what authentication raises."""
 
-    def __init__(self, address: Address, options: NodeOptions, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        address: Address,
+        options: NodeOptions,
+        *,
+        read_only: bool = False,
+        on_quiet: Callable[[], None] | None = None,
+    ) -> None:
         self.address = address
         self.dials = 0
         """How often the shared wire was opened."""
@@ -41,6 +50,9 @@ class Node:
         self._dialling: asyncio.Task[Wire] | None = None
         self._idle: list[Wire] = []
         self._busy: set[Wire] = set()
+        self._retired: set[Wire] = set()
+        self._on_quiet = on_quiet
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"Node({self.address})"
@@ -50,7 +62,7 @@ class Node:
         wire = self._shared
         if wire is None or wire.closed is not None:
             wire = await self._share()
-        return await wire.send(b"".join(map(pack, commands)), len(commands), self._options.silence)
+        return await wire.send(pack_all(commands), len(commands), self._options.silence)
 
     async def ask_alone(self, commands: Sequence[Command], blocks_for: float) -> list[Any]:
         """The same over a wire of its own, for commands that block up to ``blocks_for`` seconds.
@@ -76,16 +88,25 @@ class Node:
         return replies
 
     async def _share(self) -> Wire:
+        if self._closed:
+            raise NotSent(f"{self.address}: {CLOSED}")
         if self._dialling is None:
             self._dialling = asyncio.create_task(self._open())
             self._dialling.add_done_callback(self._dialled)
-        # A task that waits here may be cancelled without taking the dial from the others.
-        return await asyncio.shield(self._dialling)
+        dialling = self._dialling
+        try:
+            # A task that waits here may be cancelled without taking the dial from the others.
+            return await asyncio.shield(dialling)
+        except asyncio.CancelledError:
+            if dialling.cancelled():  # by close(): nobody else does that
+                raise NotSent(f"{self.address}: {CLOSED}") from None
+            raise
 
     def _dialled(self, task: asyncio.Task[Wire]) -> None:
         self._dialling = None
         if not task.cancelled() and task.exception() is None:
             self._shared = task.result()
+            self._shared.on_quiet = self._on_quiet
             self.dials += 1
 
     async def _open(self) -> Wire:
@@ -102,17 +123,29 @@ class Node:
 
     def redial(self) -> None:
         """Use new wires from now on (so the host's name is resolved anew); old ones end their work."""
-        for wire in (self._shared, *self._idle):
-            if wire is not None:
-                wire.retire()
-        self._shared = None
+        for wire in self._idle:
+            wire.close()
         self._idle.clear()
+        if self._shared is not None:
+            self._retired = {wire for wire in self._retired if wire.closed is None} | {self._shared}
+            self._shared.retire()
+            self._shared = None
+
+    def give_up_quiet(self) -> None:
+        """Close wires on which the server has left calls without a reply: it is not in charge any more.
+
+        It may yet answer them, before it learns that it was replaced, and those answers would be lies.
+        """
+        for wire in (self._shared, *self._retired):
+            if wire is not None and wire.quiet_for >= QUIET:
+                wire.close(ConnectionError("it is silent, and another server has taken over"))
 
     async def close(self) -> None:
         """Close all wires for good; calls under way end with an error."""
+        self._closed = True
         if self._dialling is not None:
             self._dialling.cancel()
             await asyncio.wait([self._dialling])
-        for wire in (self._shared, *self._idle, *self._busy):
+        for wire in (self._shared, *self._idle, *self._busy, *self._retired):
             if wire is not None:
-                wire.close(ConnectionError("the connection was closed by its owner"))
+                wire.close(ConnectionError(CLOSED))

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from toril.connection.client import Connection, ServerFacts
+from toril.connection.client import QUESTIONS, Connection, ServerFacts
 from toril.connection.embedded import default_home, ensure_cluster, ensure_server
 from toril.connection.errors import AuthenticationFailed, Unreachable
 from toril.connection.node import NodeOptions
@@ -146,7 +146,7 @@ class _Connecting:
     async def _ask_facts(self, topology: Topology) -> ServerFacts:
         try:
             node = await topology.primary(None)
-            (reply,) = await node.ask([("INFO", "server")])
+            reply, reads = await node.ask(QUESTIONS)
         except (NotSent, Broken) as problem:
             raise Unreachable(
                 f"{self._url} cannot be reached: {problem}. Is the server up, and the URL right?"
@@ -155,7 +155,7 @@ class _Connecting:
             if str(reply).startswith(("NOAUTH", "NOPERM")):
                 raise AuthenticationFailed(f"{self._url}: {reply}")
             raise Unreachable(f"{self._url}: {reply}")
-        return ServerFacts.read(reply)
+        return ServerFacts.read(reply, () if isinstance(reads, ErrorReply) else reads)
 
 
 def _with_password(options: NodeOptions, password: str) -> NodeOptions:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toril.connection.errors import ConnectionFailed
-from toril.connection.node import Node, NodeOptions
+from toril.connection.node import CLOSED, Node, NodeOptions
 from toril.connection.url import Address
 from toril.connection.wire import Broken, ErrorReply, NotSent
 from toril.keyspace import SLOTS, SlotRange
@@ -140,11 +140,12 @@ class ClusterTopology(Topology):
         self._nodes: dict[Address, Node] = {}
         self._readers: dict[Address, Node] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._closed = False
 
     def node(self, address: Address) -> Node:
         found = self._nodes.get(address)
         if found is None:
-            found = self._nodes[address] = Node(address, self._options)
+            found = self._nodes[address] = Node(address, self._options, on_quiet=self._start_looking)
         return found
 
     async def primary(self, slot: int | None) -> Node:
@@ -179,13 +180,21 @@ class ClusterTopology(Topology):
         return self.node(address)
 
     async def look_again(self, failed: Node | None) -> None:
-        await asyncio.shield(self._start_looking())
+        self._start_looking()
+        looking = self._looking
+        if looking is None:
+            raise NotSent(CLOSED)
+        try:
+            await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            if looking.cancelled():  # by close(): nobody else does that
+                raise NotSent(CLOSED) from None
+            raise
 
-    def _start_looking(self) -> asyncio.Task[None]:
-        if self._looking is None:
+    def _start_looking(self) -> None:
+        if self._looking is None and not self._closed:
             self._looking = asyncio.create_task(self._look())
             self._looking.add_done_callback(self._looked)
-        return self._looking
 
     def _looked(self, task: asyncio.Task[None]) -> None:
         self._looking = None
@@ -230,12 +239,16 @@ class ClusterTopology(Topology):
     def _adopt(self, view: _View) -> None:
         self._view = view
         alive = {shard.primary for shard in view.shards}
+        for address, node in self._nodes.items():
+            if address not in alive:
+                node.give_up_quiet()
         alive |= {address for shard in view.shards for address in shard.replicas}
         for nodes in (self._nodes, self._readers):
             for address in [gone for gone in nodes if gone not in alive]:
                 nodes.pop(address).redial()
 
     async def close(self) -> None:
+        self._closed = True
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])

@@ -12,7 +12,7 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from hiredis import ProtocolError, Reader, pack_command
@@ -43,15 +43,28 @@ def pack(command: Command) -> bytes:
     try:
         return cast("bytes", pack_command(whole))
     except (TypeError, UnicodeEncodeError):
-        bad = next(arg for arg in whole if not _can_be_sent(arg))
-        rule = "it must be str that UTF-8 can encode, bytes, int or float"
-        raise InvalidValue(f"argument of {whole[0]!s}", bad, rule) from None
+        whole = tuple([_plain(arg, whole[0]) for arg in whole])
+        return cast("bytes", pack_command(whole))
 
 
-def _can_be_sent(arg: object) -> bool:
-    if isinstance(arg, str):
-        return arg == arg.encode(errors="replace").decode()
-    return isinstance(arg, bytes | int | float)
+def pack_all(commands: Sequence[Command]) -> bytes:
+    """Commands that go over the wire together."""
+    return b"".join([pack(command) for command in commands])
+
+
+def _plain(arg: object, name: object) -> Argument:
+    """An argument that hiredis takes: it knows no subclasses of numbers, such as IntEnum."""
+    if isinstance(arg, str) and arg == arg.encode(errors="replace").decode():
+        return str(arg)
+    if isinstance(arg, int) and not isinstance(arg, bool):
+        return int(arg)
+    if isinstance(arg, float):
+        return float(arg)
+    if isinstance(arg, bytes):
+        return bytes(arg)
+    raise InvalidValue(
+        f"argument of {name!s}", arg, "it must be str that UTF-8 can encode, bytes, int or float"
+    )
 
 
 class _Request:
@@ -69,6 +82,9 @@ class _Request:
 
 _INCOMPLETE = object()
 
+QUIET = 1.0
+"""Seconds without a reply after which a wire tells whoever wants to know (``on_quiet``)."""
+
 _HUNG_UP: int = getattr(select, "POLLRDHUP", select.POLLHUP)
 """What poll says of a socket whose other end was closed (macOS knows only the second)."""
 
@@ -79,6 +95,7 @@ class Wire(asyncio.Protocol):
     def __init__(self, address: Address) -> None:
         self.address = address
         self.closed: BaseException | None = None
+        self.on_quiet: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._reader = Reader(replyError=ErrorReply, notEnoughData=_INCOMPLETE)
         self._requests: deque[_Request] = deque()
@@ -158,16 +175,18 @@ class Wire(asyncio.Protocol):
             raise NotSent(f"{self.address} answered {command[0]!s} with: {text}")
 
     @property
-    def pending(self) -> int:
-        """How many requests wait for replies."""
-        return len(self._requests)
+    def quiet_for(self) -> float:
+        """For how many seconds the server has left a request without a reply; 0 when none waits."""
+        if not self._requests:
+            return 0.0
+        return self._loop.time() - max(self._requests[0].sent_at, self._heard_at)
 
     async def ask(self, commands: Sequence[Command], limit: float) -> list[Any]:
         """Send commands as one request and wait for their replies, errors among them as values.
 
         ``limit`` is how long the server may be silent before the wire counts as broken.
         """
-        return await self.send(b"".join(map(pack, commands)), len(commands), limit)
+        return await self.send(pack_all(commands), len(commands), limit)
 
     async def send(self, packed: bytes, expected: int, limit: float) -> list[Any]:
         """As :meth:`ask`, for commands that are packed already."""
@@ -178,7 +197,7 @@ class Wire(asyncio.Protocol):
         request = _Request(self._loop.create_future(), expected, limit, self._loop.time())
         self._requests.append(request)
         if self._watch is None:
-            self._watch = self._loop.call_later(limit, self._check_silence)
+            self._watch = self._loop.call_later(min(QUIET, limit), self._check_silence)
         if not self._outbox:
             # Whatever other tasks send in this turn of the loop goes out in the same write.
             self._loop.call_soon(self._flush)
@@ -200,12 +219,14 @@ class Wire(asyncio.Protocol):
         self._watch = None
         if not self._requests:
             return
-        oldest = self._requests[0]
-        left = max(oldest.sent_at, self._heard_at) + oldest.limit - self._loop.time()
-        if left <= 0:
-            self.close(TimeoutError(f"no reply within {oldest.limit:g} s"))
-        else:
-            self._watch = self._loop.call_later(left, self._check_silence)
+        limit, quiet = self._requests[0].limit, self.quiet_for
+        if quiet >= limit:
+            self.close(TimeoutError(f"no reply within {limit:g} s"))
+            return
+        if quiet >= QUIET and self.on_quiet is not None:
+            self.on_quiet()
+        pause = QUIET - quiet if quiet < QUIET else QUIET
+        self._watch = self._loop.call_later(min(pause, limit - quiet), self._check_silence)
 
     def retire(self) -> None:
         """Close the socket as soon as the requests under way have their replies."""

@@ -1,0 +1,200 @@
+-- A job leaves the active list: completed, failed, to be retried, delayed, or handed back.
+
+-- A finished job frees its deduplication id, unless that lives by the clock (a.13).
+local function end_dedup(q, dedup_id, id)
+  local key = q .. 'de:' .. dedup_id
+  local left = call('PTTL', key)
+  if left == 0 or (left == -1 and call('GET', key) == id) then
+    call('DEL', key)
+  end
+end
+
+-- Counts per minute; the newest at the head of the list.
+local function count_minute(q, target, points, now)
+  local key = q .. 'metrics:' .. target
+  local count = call('HINCRBY', key, 'count', 1) - 1
+  local before = call('HMGET', key, 'prevTS', 'prevCount')
+  if not before[1] then
+    call('HSET', key, 'prevTS', now, 'prevCount', 0)
+    return
+  end
+  local minutes = math.min(math.floor(now / 60000) - math.floor(before[1] / 60000), points)
+  if minutes > 0 then
+    local new = { count - before[2] }
+    for empty = 2, minutes do
+      new[empty] = 0
+    end
+    in_steps(new, function(...)
+      call('LPUSH', key .. ':data', ...)
+    end)
+    call('LTRIM', key .. ':data', 0, points - 1)
+    call('HSET', key, 'prevCount', count, 'prevTS', now)
+  end
+end
+
+-- Remove finished jobs that are too old, then those that are too many; a bounded number at a time.
+local function purge(q, set, count, age, now)
+  local function drop(ids)
+    for place = #ids, 1, -1 do
+      remove_job(q, ids[place], false, false)
+    end
+    in_steps(ids, function(...)
+      call('ZREM', set, ...)
+    end)
+  end
+  if age then
+    drop(call('ZRANGEBYSCORE', set, '-inf', now - age * 1000, 'LIMIT', 0, AT_ONCE))
+  end
+  if count and count > 0 then
+    local surplus = call('ZCARD', set) - count
+    if surplus > 0 then
+      drop(call('ZRANGE', set, 0, math.min(surplus, AT_ONCE) - 1))
+    end
+  end
+end
+
+-- Take a job from the active list; 0, or a code of a.9.
+local function leave_active(q, id, token, fields, from)
+  local code = unlock(q, id, token)
+  if code < 0 then
+    return code
+  end
+  if fields and #fields > 0 then
+    call('HSET', q .. id, unpack(fields))
+  end
+  return call('LREM', q .. 'active', from or -1, id) > 0 and 0 or -3
+end
+
+-- `job`: id, token, target ('completed' or 'failed'), value, count, age, attempts, fields.
+local function finish(q, job, now, points)
+  local key, id = q .. job.id, job.id
+  local own = call('HMGET', key, 'name', 'parentKey', 'parent', 'deid')
+  if not own[1] and call('EXISTS', key) == 0 then
+    return -1
+  end
+  local completed = job.target == 'completed'
+  if completed then
+    if call('SCARD', key .. ':dependencies') ~= 0 then
+      return -4
+    end
+    if call('ZCARD', key .. ':unsuccessful') ~= 0 then
+      return -9
+    end
+  end
+  local code = leave_active(q, id, job.token, job.fields)
+  if code < 0 then
+    return code
+  end
+  trim_events(q)
+  if own[4] then
+    end_dedup(q, own[4], id)
+  end
+  local parent_key = own[2]
+  if own[3] or (parent_key and parent_key ~= '') then
+    if not completed then
+      if own[3] then
+        child_failed(own[3], key, job.value, now)
+      end
+    elseif call('SREM', parent_key .. ':dependencies', key) == 1 then
+      local pq, parent_id = split_key(parent_key)
+      if own[3] then
+        local link = cjson.decode(own[3])
+        pq, parent_id = link['queueKey'] .. ':', link['id']
+      end
+      child_completed(parent_key, pq, parent_id, key, job.value, now)
+    end
+  end
+  local made = call('HINCRBY', key, 'atm', 1)
+  local value = completed and 'returnvalue' or 'failedReason'
+  if job.count == 0 then
+    delete_job(key)
+    if parent_key and parent_key ~= '' then
+      leave_parent(key, parent_key, false)
+    end
+  else
+    call('ZADD', q .. job.target, now, id)
+    call('HSET', key, value, job.value, 'finishedOn', now)
+    if not completed then
+      call('HDEL', key, 'defa')
+    end
+    if job.age or job.count then
+      purge(q, q .. job.target, job.count, job.age, now)
+    end
+  end
+  event(q, job.target, 'jobId', id, value, job.value, 'prev', 'active')
+  if not completed and made >= job.attempts then
+    event(q, 'retries-exhausted', 'jobId', id, 'attemptsMade', made)
+  end
+  if points then
+    count_minute(q, job.target, points, now)
+  end
+  return 0
+end
+
+-- Back to waiting for one more attempt.
+local function retry(q, job, now)
+  local before = gate(q)
+  promote_due(q, now, before)
+  local key = q .. job.id
+  if call('EXISTS', key) == 0 then
+    return -1
+  end
+  local code = leave_active(q, job.id, job.token, job.fields)
+  if code < 0 then
+    return code
+  end
+  local priority = priority_of(key)
+  local blocked = gate(q).blocked
+  if priority == 0 then
+    push(q, before.list, blocked, job.id, job.lifo and 'RPUSH' or 'LPUSH')
+  else
+    push_by_priority(q, priority, blocked, job.id)
+  end
+  call('HINCRBY', key, 'atm', 1)
+  event_and_trim(q, 'waiting', 'jobId', job.id, 'prev', 'active')
+  return 0
+end
+
+-- To run again after a while. `keeps_attempt`: this run does not count.
+local function delay(q, job, now)
+  local key = q .. job.id
+  if call('EXISTS', key) == 0 then
+    return -1
+  end
+  local code = leave_active(q, job.id, job.token, job.fields)
+  if code < 0 then
+    return code
+  end
+  local score, due = delayed_score(q, now, tonumber(job.delay))
+  if not job.keeps_attempt then
+    call('HINCRBY', key, 'atm', 1)
+  end
+  call('HSET', key, 'delay', job.delay)
+  call('ZADD', q .. 'delayed', score, job.id)
+  event_and_trim(q, 'delayed', 'jobId', job.id, 'delay', due)
+  mark_delayed(q)
+  return 0
+end
+
+-- To the front of the queue, as if it had never been taken.
+local function hand_back(q, job)
+  local key = q .. job.id
+  if call('EXISTS', key) == 0 then
+    return -1
+  end
+  local code = leave_active(q, job.id, job.token, nil, 1)
+  if code < 0 and code ~= -3 then
+    return code
+  end
+  if code == 0 then
+    local at = gate(q)
+    local priority = priority_of(key)
+    if priority > 0 then
+      push_back_by_priority(q, priority, job.id)
+    else
+      push(q, at.list, at.blocked, job.id, 'RPUSH')
+    end
+    event_and_trim(q, 'waiting', 'jobId', job.id, 'prev', 'active')
+  end
+  return math.max(0, call('PTTL', q .. 'limiter'))
+end

@@ -1,0 +1,165 @@
+#!lua
+-- Add jobs, all or none.
+-- keyspace: queue
+-- keys: base
+-- args: for each job eight: id or '', name, data, options, timestamp, delay, priority, and '' or what else
+--       there is to say, as JSON: lifo, waits (for children), parentKey, parent, rjk, de
+-- result: the ids (of the job that stands in the way, where there is one), or {place of the job, code of a.9}
+-- include: queue/_queue
+-- include: queue/_parent
+-- include: queue/_remove
+
+local q = KEYS[1]
+local WIDTH = 8
+
+-- A job with this id exists: it gets the parent, if it has no other one that is alive.
+local function meet_again(key, id, more, timestamp)
+  local parent_key = more.parentKey
+  local its = call('HGET', key, 'parentKey')
+  if parent_key and (not its or its == parent_key) then
+    if call('ZSCORE', q .. 'completed', id) then
+      local pq, parent_id = split_key(parent_key)
+      child_completed(parent_key, pq, parent_id, key, call('HGET', key, 'returnvalue'), timestamp)
+    else
+      call('SADD', parent_key .. ':dependencies', key)
+    end
+    call('HSET', key, 'parentKey', parent_key, 'parent', more.parent)
+  end
+  event_and_trim(q, 'duplicated', 'jobId', id)
+end
+
+local function parent_clashes(key, parent_key)
+  local its = parent_key and call('HGET', key, 'parentKey')
+  return its and its ~= parent_key and call('EXISTS', its) == 1
+end
+
+local function tell_deduplicated(id, dedup_id, other)
+  event_and_trim(q, 'debounced', 'jobId', id, 'debounceId', dedup_id)
+  event_and_trim(q, 'deduplicated', 'jobId', id, 'deduplicationId', dedup_id, 'deduplicatedJobId', other)
+end
+
+-- The id of the job that a deduplication id belongs to, if this one must give way (a.13).
+local function deduplicate(id, rule)
+  local key = q .. 'de:' .. rule.id
+  local ttl = rule.ttl and rule.ttl > 0 and rule.ttl
+  local owner = call('GET', key)
+  if not owner then
+    if ttl then
+      call('SET', key, id, 'PX', ttl)
+    else
+      call('SET', key, id)
+    end
+    return nil
+  end
+  if rule.replace then
+    if call('ZREM', q .. 'delayed', owner) == 0 then
+      return owner
+    end
+    delete_job(q .. owner)
+    event(q, 'removed', 'jobId', owner, 'prev', 'delayed')
+    tell_deduplicated(id, rule.id, owner)
+    if ttl and rule.extend then
+      call('SET', key, id, 'PX', ttl)
+    elseif ttl then
+      call('SET', key, id, 'KEEPTTL')
+    else
+      call('SET', key, id)
+    end
+    return nil
+  end
+  if ttl and rule.extend then
+    call('SET', key, owner, 'PX', ttl)
+  end
+  tell_deduplicated(owner, rule.id, id)
+  return owner
+end
+
+local function store(key, id, name, data, options, timestamp, wait_ms, priority, more)
+  local fields = {
+    'name', name, 'data', data, 'opts', options, 'timestamp', timestamp, 'delay', wait_ms, 'priority', priority,
+  }
+  local function also(field, value)
+    if value then
+      fields[#fields + 1] = field
+      fields[#fields + 1] = value
+    end
+  end
+  also('parentKey', more.parentKey)
+  also('parent', more.parent)
+  also('rjk', more.rjk)
+  also('deid', more.de and more.de.id)
+  call('HSET', key, unpack(fields))
+  event(q, 'added', 'jobId', id, 'name', name)
+end
+
+local NOTHING_MORE = {}
+
+local function more_of(first)
+  local text = ARGV[first + 7]
+  return text == '' and NOTHING_MORE or cjson.decode(text)
+end
+
+-- Look before anything is written, so that a batch is added whole or not at all.
+local arriving = {}
+for first = 1, #ARGV, WIDTH do
+  local more, custom = more_of(first), ARGV[first]
+  local parent_key = more.parentKey
+  if parent_key and not arriving[parent_key] and call('EXISTS', parent_key) == 0 then
+    return { (first - 1) / WIDTH + 1, -5 }
+  end
+  if custom ~= '' then
+    if parent_clashes(q .. custom, parent_key) then
+      if #ARGV == WIDTH then
+        call('INCR', q .. 'id') -- as BullMQ has counted it by now
+        event_limit(q)
+      end
+      return { (first - 1) / WIDTH + 1, -7 }
+    end
+    arriving[q .. custom] = true
+  end
+end
+
+local limit = event_limit(q)
+local here = gate(q)
+local ids = {}
+for first = 1, #ARGV, WIDTH do
+  local id, name, data, options, timestamp = unpack(ARGV, first, first + 4)
+  local wait_ms, priority, more = tonumber(ARGV[first + 5]), tonumber(ARGV[first + 6]), more_of(first)
+  local custom = id ~= ''
+  local counted = call('INCR', q .. 'id')
+  if not custom then
+    id = string.format('%.0f', counted)
+  end
+  local key = q .. id
+  local owner
+  if custom and call('EXISTS', key) == 1 then
+    meet_again(key, id, more, tonumber(timestamp))
+    owner = id
+  elseif more.de then
+    owner = deduplicate(id, more.de)
+  end
+  if not owner then
+    store(key, id, name, data, options, timestamp, ARGV[first + 5], ARGV[first + 6], more)
+    if more.waits then
+      call('ZADD', q .. 'waiting-children', timestamp, id)
+      call('XADD', q .. 'events', 'MAXLEN', '~', limit, '*', 'event', 'waiting-children', 'jobId', id)
+    elseif wait_ms > 0 then
+      local score, due = delayed_score(q, tonumber(timestamp), wait_ms)
+      call('ZADD', q .. 'delayed', score, id)
+      call('XADD', q .. 'events', 'MAXLEN', '~', limit, '*', 'event', 'delayed', 'jobId', id, 'delay', due)
+      mark_delayed(q)
+    else
+      if priority > 0 then
+        push_by_priority(q, priority, here.blocked, id)
+      else
+        push(q, here.list, here.blocked, id, more.lifo and 'RPUSH' or 'LPUSH')
+      end
+      call('XADD', q .. 'events', 'MAXLEN', '~', limit, '*', 'event', 'waiting', 'jobId', id)
+    end
+    if more.parentKey then
+      call('SADD', more.parentKey .. ':dependencies', key)
+    end
+  end
+  ids[#ids + 1] = owner or id
+end
+return ids

@@ -1,0 +1,14 @@
+#!lua flags=allow-oom
+-- How long the rate limit holds.
+-- keyspace: queue
+-- keys: base
+-- args: the worker's limit, or 0 for the queue's
+-- result: milliseconds
+-- include: queue/_queue
+-- include: queue/_take
+
+local q, max = KEYS[1], tonumber(ARGV[1])
+if max == 0 then
+  max = tonumber(call('HGET', q .. 'meta', 'max'))
+end
+return max and limited_for(q, max) or call('PTTL', q .. 'limiter')

@@ -1,0 +1,101 @@
+#!lua flags=allow-oom
+-- One step of a worker: give up the jobs it is done with, and take the next ones (a.12).
+-- keyspace: queue
+-- keys: base
+-- args: now, metrics points or '', lock ms, limiter max or '', limiter ms, worker name or '', how many
+--       tokens follow (one for each job wanted), the tokens, then for each job it gives up its outcome and
+--       what belongs to it:
+--         completed  id token value count age
+--         failed     id token reason count age attempts stacktrace telemetry
+--         retry      id token lifo reason stacktrace telemetry
+--         delay      id token delay keeps_attempt reason stacktrace telemetry
+--         back       id token
+--       (count and age '' for none; reason, stacktrace and telemetry '' to leave the fields as they are)
+-- result: {codes in order (0, or a.9's; for `back` the rate limit's ms), jobs as {id, fields…}, rate limit
+--         ms, when the next delayed job is due}
+-- include: queue/_queue
+-- include: queue/_parent
+-- include: queue/_remove
+-- include: queue/_finish
+-- include: queue/_take
+
+local q, now, at = KEYS[1], tonumber(ARGV[1]), 7
+
+local function read()
+  at = at + 1
+  return ARGV[at]
+end
+
+local function read_number()
+  return tonumber(read())
+end
+
+local tokens = {}
+for place = 1, tonumber(ARGV[7]) do
+  tokens[place] = read()
+end
+
+-- What a failed run leaves in its job.
+local function read_fields(with_reason)
+  local fields = {}
+  local function keep(name, value)
+    if value ~= '' then
+      fields[#fields + 1] = name
+      fields[#fields + 1] = value
+    end
+  end
+  if with_reason then
+    keep('failedReason', read())
+  end
+  keep('stacktrace', read())
+  keep('tm', read())
+  return fields
+end
+
+local codes, finished, refused = {}, false, false
+local points = tonumber(ARGV[2])
+while at < #ARGV do
+  local outcome = read()
+  local job = { id = read(), token = read() }
+  local code
+  if outcome == 'completed' or outcome == 'failed' then
+    job.target, job.value, job.count, job.age = outcome, read(), read_number(), read_number()
+    if outcome == 'failed' then
+      job.attempts, job.fields = read_number(), read_fields(false)
+      table.insert(job.fields, 'failedReason')
+      table.insert(job.fields, job.value)
+    end
+    code = finish(q, job, now, points)
+    finished = finished or code == 0
+  elseif outcome == 'retry' then
+    job.lifo, job.fields = read() == '1', read_fields(true)
+    code = retry(q, job, now)
+  elseif outcome == 'delay' then
+    job.delay, job.keeps_attempt, job.fields = read(), read() == '1', read_fields(true)
+    code = delay(q, job, now)
+  else
+    code = hand_back(q, job)
+  end
+  codes[#codes + 1] = code
+  refused = refused or code < 0
+end
+
+local jobs, limited, due = {}, 0, 0
+local may_be_drained = finished
+if refused then
+  -- As BullMQ has it: a worker that could not give up a job hears of that first.
+  may_be_drained = finished and #tokens == 0
+elseif #tokens > 0 then
+  local taken = take(q, now, tokens, ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6])
+  jobs, limited, due = taken.jobs, taken.limited, taken.due
+  may_be_drained = finished and taken.empty and due == 0
+end
+if
+  may_be_drained
+  and call('LLEN', q .. 'wait') == 0
+  and call('LLEN', q .. 'active') == 0
+  and call('ZCARD', q .. 'prioritized') == 0
+then
+  event(q, 'drained')
+end
+return { codes, jobs, limited, due }

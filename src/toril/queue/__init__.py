@@ -1,0 +1,49 @@
+"""Job queues on the state that BullMQ 5.62.0 keeps in Redis, so that Python and Node share them."""
+
+from toril.queue.errors import (
+    ChildrenFailed,
+    ChildrenPending,
+    DelayedError,
+    JobMissing,
+    JobScheduled,
+    LockLost,
+    ParentMissing,
+    ParentTaken,
+    QueueError,
+    RateLimitError,
+    UnrecoverableError,
+    UntaggedName,
+    WaitingChildrenError,
+    WrongState,
+)
+from toril.queue.handle import Job
+from toril.queue.options import Backoff, Deduplication, JobOptions, KeepJobs, Parent
+from toril.queue.queue import AddJob, BulkFailed, Metrics, Queue, Scheduler
+
+__all__ = [
+    "AddJob",
+    "Backoff",
+    "BulkFailed",
+    "ChildrenFailed",
+    "ChildrenPending",
+    "Deduplication",
+    "DelayedError",
+    "Job",
+    "JobMissing",
+    "JobOptions",
+    "JobScheduled",
+    "KeepJobs",
+    "LockLost",
+    "Metrics",
+    "Parent",
+    "ParentMissing",
+    "ParentTaken",
+    "Queue",
+    "QueueError",
+    "RateLimitError",
+    "Scheduler",
+    "UnrecoverableError",
+    "UntaggedName",
+    "WaitingChildrenError",
+    "WrongState",
+]
