@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -89,9 +89,18 @@ class ServerFacts:
 class Connection:
     """A connection to a server or a cluster. Made by :func:`toril.connect`; safe for many tasks."""
 
-    def __init__(self, topology: Topology, facts: ServerFacts, url: str, patience: float) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        facts: ServerFacts,
+        url: str,
+        patience: float,
+        another: Callable[[str], Awaitable[Connection]],
+    ) -> None:
         self.url = url
         """Where it leads, without passwords."""
+        self.another = another
+        """Opens one more connection to the same place, under a client name of its own."""
         self.facts = facts
         self.script_counts: defaultdict[str, ScriptCount] = defaultdict(ScriptCount)
         self._topology = topology
@@ -133,16 +142,19 @@ class Connection:
         blocks_for: float | None = None,
         repeatable: bool = False,
         replica: bool = False,
+        near: Key | None = None,
     ) -> Any:
         """Send one command, to the server that has its keys; the reply as the server gave it.
 
         The keys are the arguments of type :class:`~toril.keyspace.Key`. ``blocks_for`` says how long the
         command may block, and gives it a connection of its own. ``repeatable`` says that executing it
-        twice is harmless (reads always are). ``replica`` lets a replica answer: for display only.
+        twice is harmless (reads always are). ``replica`` lets a replica answer: for display only. A command
+        without keys goes to any server, or to the one that has ``near``.
         """
         if not args:
             raise InvalidValue("command", args, "it needs at least its name")
-        call = _Call(str(args[0]).upper(), args, _slot(args), Durability.of(durability))
+        slot = _slot(args if near is None else (*args, near))
+        call = _Call(str(args[0]).upper(), args, slot, Durability.of(durability))
         call.blocks_for, call.repeatable, call.replica = blocks_for, repeatable, replica
         return await self._carry_out(call)
 

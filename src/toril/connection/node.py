@@ -25,6 +25,7 @@ class NodeOptions:
     tls: ssl.SSLContext | None = None
     database: int = 0
     client_name: str = "toril"
+    """How the shared wire is called in CLIENT LIST; the others are plainly ``toril``."""
     connect_timeout: float = 5.0
     silence: float = 15.0
     """How long a server may leave a request without a reply before its connection counts as broken."""
@@ -91,7 +92,7 @@ class Node:
         if self._closed:
             raise NotSent(f"{self.address}: {CLOSED}")
         if self._dialling is None:
-            self._dialling = asyncio.create_task(self._open())
+            self._dialling = asyncio.create_task(self._open(self._options.client_name))
             self._dialling.add_done_callback(self._dialled)
         dialling = self._dialling
         try:
@@ -109,14 +110,14 @@ class Node:
             self._shared.on_quiet = self._on_quiet
             self.dials += 1
 
-    async def _open(self) -> Wire:
+    async def _open(self, client_name: str = "toril") -> Wire:
         options = self._options
         return await Wire.open(
             self.address,
             credentials=options.credentials,
             tls=options.tls,
             database=options.database,
-            client_name=options.client_name,
+            client_name=client_name,
             read_only=self._read_only,
             timeout=options.connect_timeout,
         )

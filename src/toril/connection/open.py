@@ -111,7 +111,11 @@ class _Connecting:
         except BaseException:
             await topology.close()
             raise
-        return Connection(topology, facts, self._url, self._patience)
+        return Connection(topology, facts, self._url, self._patience, self._another)
+
+    async def _another(self, client_name: str) -> Connection:
+        options = replace(self._options, client_name=client_name)
+        return await _Connecting(self._target, options, self._url, self._patience)
 
     def _cluster(self, target: Target) -> Topology:
         if self._options.database:

@@ -19,6 +19,7 @@ from toril.queue.errors import (
 from toril.queue.handle import Job
 from toril.queue.options import Backoff, Deduplication, JobOptions, KeepJobs, Parent
 from toril.queue.queue import AddJob, BulkFailed, Metrics, Queue, Scheduler
+from toril.queue.worker import Limiter, TimedOut, Worker
 
 __all__ = [
     "AddJob",
@@ -33,6 +34,7 @@ __all__ = [
     "JobOptions",
     "JobScheduled",
     "KeepJobs",
+    "Limiter",
     "LockLost",
     "Metrics",
     "Parent",
@@ -42,8 +44,10 @@ __all__ = [
     "QueueError",
     "RateLimitError",
     "Scheduler",
+    "TimedOut",
     "UnrecoverableError",
     "UntaggedName",
     "WaitingChildrenError",
+    "Worker",
     "WrongState",
 ]

@@ -232,15 +232,16 @@ class Queue:
 
     async def workers(self) -> list[dict[str, str]]:
         """The workers that are connected, Node's and Toril's, as CLIENT LIST has them."""
-        mine = f"{self.keys.prefix}:{base64.b64encode(self.name.encode()).decode()}"
+        mine = client_name(self.keys)
         found = []
-        for reply in (await self._redis.each_primary("CLIENT", "LIST")).values():
-            for line in reply.decode(errors="replace").splitlines():
-                client = dict(part.split("=", 1) for part in line.split(" ") if "=" in part)
-                own = client.get("name", "")
-                if own == mine or own.startswith(f"{mine}:w:"):
-                    client["rawname"], client["name"] = own, own.removeprefix(mine).removeprefix(":w:")
-                    found.append(client)
+        # A worker is connected to the server that has its queue; on others it may be, to look around.
+        reply = await self._redis.command("CLIENT", "LIST", near=self.keys.meta)
+        for line in reply.decode(errors="replace").splitlines():
+            client = dict(part.split("=", 1) for part in line.split(" ") if "=" in part)
+            own = client.get("name", "")
+            if own == mine or own.startswith(f"{mine}:w:"):
+                client["rawname"], client["name"] = own, own.removeprefix(mine).removeprefix(":w:")
+                found.append(client)
         return found
 
     async def is_paused(self) -> bool:
@@ -420,6 +421,12 @@ class Queue:
     async def remove_rate_limit(self) -> bool:
         """Start the rate limit's window anew; whether there was one."""
         return bool(await self._redis.command("DEL", self.keys.limiter))
+
+
+def client_name(keys: QueueKeys, worker: str = "") -> str:
+    """What a worker's connection is called, so that Node's ``getWorkers`` finds it (a.12)."""
+    name = f"{keys.prefix}:{base64.b64encode(keys.name.encode()).decode()}"
+    return f"{name}:w:{worker}" if worker else name
 
 
 def _parts(jobs: Sequence[NewJob]) -> Iterable[list[NewJob]]:

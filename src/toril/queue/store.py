@@ -35,7 +35,7 @@ def _script(verb: str) -> Script:
     return load_script(f"queue/{verb}")
 
 
-ADD, STEP, SWEEP, RENEW = map(_script, ("add", "step", "sweep", "renew"))
+ADD, STEP, SWEEP, RENEW, RECLAIM = map(_script, ("add", "step", "sweep", "renew", "reclaim"))
 ITERATE, WAIT_FOR_CHILDREN, PAUSE, PROMOTE = map(
     _script, ("iterate", "wait_for_children", "pause", "promote")
 )
@@ -141,6 +141,11 @@ class QueueStore:
             JobData.read(flat[0].decode(), flat[1:], token) for flat, token in zip(jobs, tokens, strict=False)
         ]
         return StepResult(codes, taken, limited_for, next_due)
+
+    async def reclaim(self, tokens: Sequence[str]) -> list[JobData]:
+        """The active jobs locked under tokens: for a worker that asked for jobs and never heard which."""
+        found = await self._run(RECLAIM, *tokens)
+        return [JobData.read(flat[1].decode(), flat[2:], flat[0].decode()) for flat in found]
 
     async def give_up(self, outcome: Outcome) -> int:
         """Give up one job; an error where that is refused. For one handed back, ms of the rate limit."""

@@ -1,0 +1,144 @@
+"""A process of its own for handlers that compute: it can be killed at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection as Pipe
+from typing import Any, NamedTuple
+
+from toril.errors import TorilError
+from toril.queue.errors import UnrecoverableError
+
+_context = multiprocessing.get_context("spawn")
+
+
+class HandlerFailed(TorilError):
+    """A handler in a process has raised. ``trace`` is its own."""
+
+    def __init__(self, reason: str, trace: str) -> None:
+        super().__init__(reason)
+        self.trace = trace
+
+
+class HandlerDied(TorilError):
+    """The process of a handler is gone: killed, out of memory, or it crashed."""
+
+
+class RemoteJob:
+    """What a handler in a process sees of its job."""
+
+    def __init__(
+        self, job_id: str, name: str, data: Any, attempts_made: int, tell: Callable[[Any], None]
+    ) -> None:
+        self.id = job_id
+        self.name = name
+        self.data = data
+        self.attempts_made = attempts_made
+        self._tell = tell
+
+    def update_progress(self, progress: Any) -> None:
+        """Tell how far it is."""
+        self._tell(("progress", progress))
+
+    def log(self, line: str) -> None:
+        """Add a line to its log."""
+        self._tell(("log", line))
+
+
+class Told(NamedTuple):
+    """What the process says while it works: ``progress`` or ``log``, and the value."""
+
+    what: str
+    value: Any
+
+
+class HandlerProcess:
+    """One process that runs one job at a time, and stays for the next one."""
+
+    def __init__(self) -> None:
+        self._process: Any = None
+        self._pipe: Pipe | None = None
+
+    async def run(
+        self,
+        function: Callable[..., Any],
+        job: tuple[str, str, Any, int],
+        args: tuple[Any, ...],
+        told: Callable[[Told], Any],
+    ) -> Any:
+        """Run a handler; what it returns. When this is cancelled, the process is killed."""
+        if self._process is None or not self._process.is_alive():
+            self._start()
+        assert self._pipe is not None
+        self._pipe.send((function.__module__, function.__qualname__, job, args))
+        try:
+            while True:
+                what, value = await self._receive()
+                if what == "done":
+                    return value
+                if what == "failed":
+                    reason, trace, unrecoverable = value
+                    raise UnrecoverableError(reason) if unrecoverable else HandlerFailed(reason, trace)
+                await told(Told(what, value))
+        except asyncio.CancelledError:
+            self.kill()
+            raise
+
+    async def _receive(self) -> Any:
+        """The next message. Waits on the pipe's descriptor, so it can be cancelled."""
+        assert self._pipe is not None
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_reader(self._pipe.fileno(), ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(self._pipe.fileno())
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(1)
+            code = self._process.exitcode
+            self.kill()
+            raise HandlerDied(f"the handler's process is gone (exit code {code})") from None
+
+    def _start(self) -> None:
+        self._pipe, theirs = _context.Pipe()
+        self._process = _context.Process(target=_serve, args=(theirs,), daemon=True, name="toril-handler")
+        self._process.start()
+        theirs.close()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+
+def _serve(pipe: Pipe) -> None:
+    """The other side: run what is asked for, until the pipe is closed."""
+    while True:
+        try:
+            module, name, job, args = pipe.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        try:
+            function: Any = importlib.import_module(module)
+            for part in name.split("."):
+                function = getattr(function, part)
+            answer = ("done", function(RemoteJob(*job, pipe.send), *args))
+        except Exception as problem:  # noqa: BLE001 - whatever a handler raises is its job's failure
+            unrecoverable = isinstance(problem, UnrecoverableError)
+            answer = ("failed", (str(problem), traceback.format_exc(), unrecoverable))
+        try:
+            pipe.send(answer)
+        except Exception as problem:  # noqa: BLE001 - a result that cannot be sent
+            pipe.send(("failed", (f"the result cannot be handed over: {problem}", "", True)))

@@ -1,0 +1,112 @@
+"""Running a handler on a job: in the event loop, in a thread, or in a process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from typing import Any
+
+from toril.errors import TorilError
+from toril.handler import Handler
+from toril.queue.handle import Job
+from toril.queue.worker.process import HandlerProcess, Told
+
+
+class TimedOut(TorilError):
+    """A handler took longer than its timeout."""
+
+
+class Runner:
+    """Runs handlers, and keeps the processes that some of them need."""
+
+    def __init__(self) -> None:
+        self._idle: list[HandlerProcess] = []
+        self._busy: set[HandlerProcess] = set()
+
+    async def run(self, handler: Handler, job: Job) -> Any:
+        """What the handler returns. Cancelling this stops it (a thread goes on until it ends by itself)."""
+        args: tuple[Any, ...] = ()
+        if handler.takes_data and not handler.in_process:
+            args = (handler.payload(job.data),)
+        limit = asyncio.timeout(handler.timeout)
+        try:
+            async with limit:
+                if handler.in_process:
+                    return await self._in_process(handler, job)
+                if handler.is_async:
+                    return await handler.call(job, *args)
+                return await _in_thread(handler, job, args)
+        except TimeoutError:
+            if limit.expired():
+                raise TimedOut(f"timed out after {handler.timeout:g} s") from None
+            raise  # the handler's own
+
+    async def _in_process(self, handler: Handler, job: Job) -> Any:
+        args = (handler.payload(job.data),) if handler.takes_data else ()
+
+        async def told(message: Told) -> None:
+            if message.what == "progress":
+                await job.update_progress(message.value)
+            else:
+                await job.log(str(message.value))
+
+        process = self._idle.pop() if self._idle else HandlerProcess()
+        self._busy.add(process)
+        try:
+            known = (job.id, job.name, job.data, job.attempts_made)
+            return await process.run(handler.call, known, args, told)
+        finally:
+            self._busy.discard(process)
+            self._idle.append(process)
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in (*self._idle, *self._busy):
+            process.kill()
+
+
+class ThreadJob:
+    """A job as a handler in a thread sees it: what is awaited elsewhere, is simply called here."""
+
+    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
+        self._job = job
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._job, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(found(*args, **kwargs), self._loop).result()
+
+        return call
+
+
+async def _in_thread(handler: Handler, job: Job, args: tuple[Any, ...]) -> Any:
+    """A thread for each run: one that outlives its timeout must not keep others from starting."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: Any, problem: BaseException | None) -> None:
+        if done.done():
+            return
+        if problem is None:
+            done.set_result(value)
+        else:
+            done.set_exception(problem)
+
+    def work() -> None:
+        value, problem = None, None
+        try:
+            value = context.run(handler.call, ThreadJob(job, loop), *args)
+        except BaseException as raised:  # noqa: BLE001 - it is handed on
+            problem = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, value, problem)
+
+    threading.Thread(target=work, name=f"toril-job-{job.id}", daemon=True).start()
+    return await done
