@@ -12,6 +12,7 @@ from toril.cli.doctor import doctor
 from toril.cli.embedded import down, up
 from toril.cli.show import errors
 from toril.cli.slots import slots
+from toril.cli.worker import worker
 from toril.errors import TorilError
 
 
@@ -25,7 +26,7 @@ def cli() -> None:
     """
 
 
-for _command in (doctor, down, slots, up):
+for _command in (doctor, down, slots, up, worker):
     cli.add_command(_command)
 
 

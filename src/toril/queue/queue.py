@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from toril.connection import Connection, Durability
 from toril.connection.durability import Level
@@ -16,6 +16,9 @@ from toril.queue.errors import QueueError
 from toril.queue.handle import Job
 from toril.queue.options import JobOptions, Milliseconds, milliseconds
 from toril.queue.store import MAX_EVENTS, Clock, NewJob, QueueStore, wall_clock
+
+if TYPE_CHECKING:  # it needs OpenTelemetry, which is an extra
+    from toril.queue.telemetry import Telemetry
 
 BULK_JOBS, BULK_BYTES = 200, 1 << 20
 """How much one call adds, all or nothing: a thousand jobs would stop the server for about 17 ms."""
@@ -93,6 +96,7 @@ class Queue:
         *,
         prefix: str = "bull",
         defaults: JobOptions | None = None,
+        telemetry: Telemetry | None = None,
         max_events: int = MAX_EVENTS,
         clock: Clock = wall_clock,
     ) -> None:
@@ -101,6 +105,7 @@ class Queue:
         self.keys = self.store.keys
         self._redis = redis
         self._defaults = defaults
+        self._telemetry = telemetry
         self._max_events = max_events
         self._announced = False
 
@@ -124,10 +129,7 @@ class Queue:
     ) -> Job:
         """Add a job. One that gives way to another (same id, same deduplication id) has that one's id."""
         new = self._checked(AddJob(name, data, options))
-        if not self._announced:
-            await self.announce()
-        (job_id,) = await self.store.add([new], durability)
-        return self._added(job_id, new)
+        return (await self._add([new], durability))[0]
 
     async def add_bulk(
         self, jobs: Iterable[AddJob], *, durability: Durability | Level = "memory"
@@ -138,18 +140,28 @@ class Queue:
         later part fails, :class:`BulkFailed` says which jobs are in.
         """
         new = [self._checked(job) for job in jobs]
-        if new and not self._announced:
-            await self.announce()
         added: list[Job] = []
         for part in _parts(new):
             try:
-                ids = await self.store.add(part, durability)
+                added += await self._add(part, durability)
             except Exception as problem:
                 if not added:
                     raise
                 raise BulkFailed(added, len(new), problem) from problem
-            added += [self._added(job_id, job) for job_id, job in zip(ids, part, strict=True)]
         return added
+
+    async def _add(self, jobs: Sequence[NewJob], durability: Durability | Level) -> list[Job]:
+        if not self._announced:
+            await self.announce()
+        if self._telemetry is None:
+            ids = await self.store.add(jobs, durability)
+        else:
+            with self._telemetry.adding(self.name, [job.name for job in jobs]) as (span, context):
+                jobs = [job._replace(options=replace(job.options, telemetry=context)) for job in jobs]
+                ids = await self.store.add(jobs, durability)
+                if len(ids) == 1:
+                    self._telemetry.added(span, ids[0])
+        return [self._added(job_id, job) for job_id, job in zip(ids, jobs, strict=True)]
 
     def _checked(self, job: AddJob) -> NewJob:
         if not isinstance(job.name, str):

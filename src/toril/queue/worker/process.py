@@ -134,7 +134,9 @@ def _serve(pipe: Pipe) -> None:
             function: Any = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
-            answer = ("done", function(RemoteJob(*job, pipe.send), *args))
+            job_id, job_name, data, attempts_made = job
+            remote = RemoteJob(job_id, job_name, data, attempts_made, pipe.send)
+            answer: Any = ("done", function(remote, *args))
         except Exception as problem:  # noqa: BLE001 - whatever a handler raises is its job's failure
             unrecoverable = isinstance(problem, UnrecoverableError)
             answer = ("failed", (str(problem), traceback.format_exc(), unrecoverable))

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from toril.connection import Connection, ConnectionFailed, OutcomeUnknown, connect
 from toril.errors import InvalidValue, TorilError
@@ -41,6 +41,9 @@ from toril.queue.worker.iteration import make_next_run
 from toril.queue.worker.process import HandlerFailed
 from toril.queue.worker.run import Runner
 from toril.queue.worker.verdict import unrecoverable_reason
+
+if TYPE_CHECKING:  # it needs OpenTelemetry, which is an extra
+    from toril.queue.telemetry import Telemetry
 
 log = logging.getLogger("toril.queue")
 
@@ -127,6 +130,7 @@ class Worker:
         remove_on_fail: KeepJobs | None = None,
         metrics_points: int | None = None,
         backoff_strategy: BackoffStrategy | None = None,
+        telemetry: Telemetry | None = None,
         grace: float = 30.0,
         clock: Clock = wall_clock,
     ) -> None:
@@ -148,6 +152,7 @@ class Worker:
         self._keep_completed, self._keep_failed = remove_on_complete, remove_on_fail
         self._backoff = backoff_strategy
         self._grace = grace
+        self._telemetry = telemetry
         self._take = TakeOptions(
             lock_duration=self._lock_ms,
             limiter_max=limiter.max if limiter else None,
@@ -473,7 +478,10 @@ class Worker:
         if handler is None:
             raise UnrecoverableError(f"no handler for jobs named {job.name!r}")
         try:
-            return await self._runner.run(handler, job)
+            if self._telemetry is None:
+                return await self._runner.run(handler, job)
+            with self._telemetry.processing(self.keys.name, job):
+                return await self._runner.run(handler, job)
         except UnfitPayload as problem:
             raise UnrecoverableError(str(problem)) from None
 

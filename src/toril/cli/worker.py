@@ -1,0 +1,84 @@
+"""``toril worker module:app``: run workers until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from toril.cli.show import console
+from toril.connection.open import URL_VARIABLE
+from toril.errors import InvalidValue
+from toril.queue import Worker
+
+
+@click.command()
+@click.argument("app", metavar="MODULE:APP")
+@click.option("--url", help="The server, for workers that do not name one (TORIL_REDIS_URL).")
+@click.option("--grace", type=float, help="Seconds that jobs under way get to end, at a signal.")
+def worker(app: str, url: str | None, grace: float | None) -> None:
+    """Run workers: APP in MODULE is a Worker, or a list of them.
+
+    At SIGTERM or Ctrl-C they take no more jobs, let those under way end within the grace time, and hand the
+    rest back. At a second signal they hand back at once.
+    """
+    if url:
+        os.environ[URL_VARIABLE] = url
+    sys.path.insert(0, str(Path.cwd()))
+    asyncio.run(_work(_load(app), grace))
+
+
+def _load(app: str) -> list[Worker]:
+    module, colon, name = app.partition(":")
+    rule = "it names a module and a Worker (or a list of them) in it, like shop.jobs:worker"
+    if not colon or not module or not name:
+        raise InvalidValue("MODULE:APP", app, rule)
+    try:
+        made = importlib.import_module(module)
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not module.startswith(problem.name):
+            raise  # the module is there, and something that it imports is not
+        raise InvalidValue("MODULE:APP", app, f"there is no module {problem.name!r} here") from None
+    found = getattr(made, name, None)
+    workers = [found] if isinstance(found, Worker) else list(found) if isinstance(found, Iterable) else []
+    if not workers or not all(isinstance(each, Worker) for each in workers):
+        raise InvalidValue("MODULE:APP", app, rule)
+    return workers
+
+
+async def _work(workers: list[Worker], grace: float | None) -> None:
+    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, signals.put_nowait, each)
+    started: list[Worker] = []
+    try:
+        for made in workers:
+            await made.start()
+            started.append(made)
+            console.print(f"working on [bold]{made.keys.name}[/], {made.concurrency} at once")
+        got = await signals.get()
+        console.print(f"{got.name}: finishing what is under way; once more to hand it back at once")
+        closing = asyncio.create_task(_close(started, grace))
+        again = asyncio.create_task(signals.get())
+        await asyncio.wait({closing, again}, return_when=asyncio.FIRST_COMPLETED)
+        again.cancel()
+        if not closing.done():
+            closing.cancel()
+            await _close(started, 0.0)
+        else:
+            await closing
+    except BaseException:
+        await _close(started, 0.0)
+        raise
+    console.print("closed")
+
+
+async def _close(workers: list[Worker], grace: float | None) -> None:
+    await asyncio.gather(*(made.close(grace=grace) for made in workers))
