@@ -431,6 +431,17 @@ class QueueKeys(KeySet):
         return self[f"repeat:{scheduler_id}"]
 
 
+def _own_suffixes() -> frozenset[str]:
+    keys = QueueKeys("q")
+    own = [getattr(keys, name) for name, made in vars(QueueKeys).items() if isinstance(made, property)]
+    suffixes = {key[len(keys.base) :] for key in own if isinstance(key, Key)}
+    return frozenset(suffixes | {"delay", "priority"})  # the last two are older versions'
+
+
+QUEUE_SUFFIXES = _own_suffixes()
+"""The keys a queue has of its own: no job can have such an id."""
+
+
 KEY_SETS: Mapping[Kind, type[KeySet]] = {"queue": QueueKeys}
 """The key set of each kind of keyspace; a script's header names the kind it works on."""
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import fields
 from typing import Any
 
 from tests.conformance import operations as ops
 from tests.conformance.operations import Operation
+from tests.conformance.oracle import NodeOracle
 from tests.conformance.sides import QUEUES, DirectSide, NodeSide, error_view
 from tests.conformance.store import Store
-from toril import Connection
+from toril import Connection, connect
 from toril.errors import TorilError
 from toril.queue.errors import QueueError, UnrecoverableError, error_of
 from toril.queue.handle import Job
 from toril.queue.job import JobData
 from toril.queue.options import Backoff, Deduplication, JobOptions, KeepJobs, Parent
-from toril.queue.outcomes import Outcome, completed, failed
+from toril.queue.outcomes import Failed, Outcome, completed, failed
 from toril.queue.queue import AddJob, Queue
 from toril.queue.store import StepResult, TakeOptions
 from toril.queue.worker.iteration import make_next_run
 from toril.queue.worker.verdict import unrecoverable_reason
+from toril.testing import Cluster, Server
 
 Json = Any
 
@@ -40,9 +43,10 @@ class TorilSide(DirectSide):
     async def begin(self) -> None:
         self._queues.clear()
         for name in QUEUES:
-            await self._queue(name).announce()
+            await self.queue(name).announce()
 
-    def _queue(self, name: str) -> Queue:
+    def queue(self, name: str = "q") -> Queue:
+        """A queue of this side, on its clock."""
         if name not in self._queues:
             self._queues[name] = Queue(name, self._redis, prefix=self.prefix, clock=lambda: self.now)
         return self._queues[name]
@@ -62,7 +66,8 @@ class TorilSide(DirectSide):
 
     # ------------------------------------------------------------------ the queue
 
-    def _options(self, given: ops.JobOptions) -> JobOptions:
+    def options(self, given: ops.JobOptions) -> JobOptions:
+        """A job's options as Toril has them."""
         made: dict[str, Any] = {}
         for part in fields(given):
             value = getattr(given, part.name)
@@ -79,11 +84,11 @@ class TorilSide(DirectSide):
         return JobOptions(**made)
 
     async def _add(self, op: ops.Add) -> Json:
-        return (await self._queue(op.queue).add(op.name, op.data, self._options(op.opts))).id
+        return (await self.queue(op.queue).add(op.name, op.data, self.options(op.opts))).id
 
     async def _addBulk(self, op: ops.AddBulk) -> Json:  # noqa: N802 - named as the operation is
-        queue = self._queue(op.queue)
-        jobs = [AddJob(job.name, job.data, self._options(job.opts)) for job in op.jobs]
+        queue = self.queue(op.queue)
+        jobs = [AddJob(job.name, job.data, self.options(job.opts)) for job in op.jobs]
         try:
             return [job.id for job in await queue.add_bulk(jobs)]
         except QueueError:
@@ -106,72 +111,72 @@ class TorilSide(DirectSide):
         return await self._by_node(op)
 
     async def _pause(self, op: ops.Pause) -> None:
-        await self._queue(op.queue).pause()
+        await self.queue(op.queue).pause()
 
     async def _resume(self, op: ops.Resume) -> None:
-        await self._queue(op.queue).resume()
+        await self.queue(op.queue).resume()
 
     async def _drain(self, op: ops.Drain) -> None:
-        await self._queue(op.queue).drain(delayed=op.delayed)
+        await self.queue(op.queue).drain(delayed=op.delayed)
 
     async def _clean(self, op: ops.Clean) -> Json:
         state: Any = "waiting" if op.type == "wait" else op.type
-        return await self._queue(op.queue).clean(op.grace, limit=op.limit, state=state)
+        return await self.queue(op.queue).clean(op.grace, limit=op.limit, state=state)
 
     async def _obliterate(self, op: ops.Obliterate) -> None:
-        await self._queue(op.queue).obliterate(force=bool(op.force), count=op.count or 1000)
+        await self.queue(op.queue).obliterate(force=bool(op.force), count=op.count or 1000)
 
     async def _retryJobs(self, op: ops.RetryJobs) -> None:  # noqa: N802
         state: Any = op.state or "failed"
-        await self._queue(op.queue).retry_jobs(state, until=op.timestamp, count=op.count or 1000)
+        await self.queue(op.queue).retry_jobs(state, until=op.timestamp, count=op.count or 1000)
 
     async def _promoteJobs(self, op: ops.PromoteJobs) -> None:  # noqa: N802
-        await self._queue(op.queue).promote_jobs(count=op.count or 1000)
+        await self.queue(op.queue).promote_jobs(count=op.count or 1000)
 
     async def _setGlobalConcurrency(self, op: ops.SetGlobalConcurrency) -> Json:  # noqa: N802
-        return await self._queue(op.queue).set_global_concurrency(op.concurrency)
+        return await self.queue(op.queue).set_global_concurrency(op.concurrency)
 
     async def _removeGlobalConcurrency(self, op: ops.RemoveGlobalConcurrency) -> Json:  # noqa: N802
-        return await self._queue(op.queue).remove_global_concurrency()
+        return await self.queue(op.queue).remove_global_concurrency()
 
     async def _getGlobalConcurrency(self, op: ops.GetGlobalConcurrency) -> Json:  # noqa: N802
-        return await self._queue(op.queue).global_concurrency()
+        return await self.queue(op.queue).global_concurrency()
 
     async def _setGlobalRateLimit(self, op: ops.SetGlobalRateLimit) -> Json:  # noqa: N802
-        return await self._queue(op.queue).set_global_rate_limit(op.max, op.duration)
+        return await self.queue(op.queue).set_global_rate_limit(op.max, op.duration)
 
     async def _removeGlobalRateLimit(self, op: ops.RemoveGlobalRateLimit) -> Json:  # noqa: N802
-        return await self._queue(op.queue).remove_global_rate_limit()
+        return await self.queue(op.queue).remove_global_rate_limit()
 
     async def _getGlobalRateLimit(self, op: ops.GetGlobalRateLimit) -> Json:  # noqa: N802
-        found = await self._queue(op.queue).global_rate_limit()
+        found = await self.queue(op.queue).global_rate_limit()
         return {"max": found[0], "duration": found[1]} if found else None
 
     async def _rateLimit(self, op: ops.RateLimit) -> None:  # noqa: N802
-        await self._queue(op.queue).rate_limit(op.ms)
+        await self.queue(op.queue).rate_limit(op.ms)
 
     async def _removeRateLimitKey(self, op: ops.RemoveRateLimitKey) -> Json:  # noqa: N802
-        return int(await self._queue(op.queue).remove_rate_limit())
+        return int(await self.queue(op.queue).remove_rate_limit())
 
     async def _getRateLimitTtl(self, op: ops.GetRateLimitTtl) -> Json:  # noqa: N802
-        return {"ttl": await self._queue(op.queue).rate_limit_ttl(op.max or 0)}
+        return {"ttl": await self.queue(op.queue).rate_limit_ttl(op.max or 0)}
 
     async def _getJobCounts(self, op: ops.GetJobCounts) -> Json:  # noqa: N802
         states: Any = op.types or ()
-        return await self._queue(op.queue).counts(*states)
+        return await self.queue(op.queue).counts(*states)
 
     async def _getRanges(self, op: ops.GetRanges) -> Json:  # noqa: N802
         # Node looks for waiting jobs of a paused queue only where it reads jobs; Toril's ids() does too.
         how, found = _range(op), dict[str, None]()
         for state in op.types:
             suffix = "wait" if state == "waiting" else state
-            (ids,) = await self._queue(op.queue).store.ranges([suffix], *how.values())
+            (ids,) = await self.queue(op.queue).store.ranges([suffix], *how.values())
             is_list = suffix in ("wait", "paused", "active")
             found.update(dict.fromkeys(reversed(ids) if is_list and op.asc else ids))
         return list(found)
 
     async def _getJobs(self, op: ops.GetJobs) -> Json:  # noqa: N802
-        queue = self._queue(op.queue)
+        queue = self.queue(op.queue)
         how = _range(op)
         if op.end is None:
             how["end"] = -1
@@ -179,50 +184,50 @@ class TorilSide(DirectSide):
         return [job_view(await queue.job(job_id)) for job_id in ids]
 
     async def _getCountsPerPriority(self, op: ops.GetCountsPerPriority) -> Json:  # noqa: N802
-        found = await self._queue(op.queue).counts_per_priority(*dict.fromkeys(op.priorities))
+        found = await self.queue(op.queue).counts_per_priority(*dict.fromkeys(op.priorities))
         return {str(priority): count for priority, count in found.items()}
 
     async def _getMetrics(self, op: ops.GetMetrics) -> Json:  # noqa: N802
         kind: Any = op.type
         end = -1 if op.end is None else op.end
-        found = await self._queue(op.queue).metrics(kind, op.start or 0, end)
+        found = await self.queue(op.queue).metrics(kind, op.start or 0, end)
         meta = {"count": found.count, "prevTS": found.previous_time, "prevCount": found.previous_count}
-        return {"meta": meta, "data": [str(n) for n in found.data], "count": found.points}
+        return {"meta": meta, "data": found.data, "count": found.points}
 
     async def _isMaxed(self, op: ops.IsMaxed) -> Json:  # noqa: N802
-        return await self._queue(op.queue).is_maxed()
+        return await self.queue(op.queue).is_maxed()
 
     async def _isPaused(self, op: ops.IsPaused) -> Json:  # noqa: N802
-        return await self._queue(op.queue).is_paused()
+        return await self.queue(op.queue).is_paused()
 
     async def _trimEvents(self, op: ops.TrimEvents) -> Json:  # noqa: N802
-        return await self._queue(op.queue).trim_events(op.max_length)
+        return await self.queue(op.queue).trim_events(op.max_length)
 
     async def _getDeduplicationJobId(self, op: ops.GetDeduplicationJobId) -> Json:  # noqa: N802
-        return await self._queue(op.queue).deduplication_owner(op.deduplication_id)
+        return await self.queue(op.queue).deduplication_owner(op.deduplication_id)
 
     async def _removeDeduplicationKey(self, op: ops.RemoveDeduplicationKey) -> Json:  # noqa: N802
-        return int(await self._queue(op.queue).forget_deduplication(op.deduplication_id))
+        return int(await self.queue(op.queue).forget_deduplication(op.deduplication_id))
 
     async def _getJobScheduler(self, op: ops.GetJobScheduler) -> Json:  # noqa: N802
-        return scheduler_view(await self._queue(op.queue).scheduler(op.scheduler))
+        return scheduler_view(await self.queue(op.queue).scheduler(op.scheduler))
 
     async def _getJobSchedulers(self, op: ops.GetJobSchedulers) -> Json:  # noqa: N802
         end = -1 if op.end is None else op.end
-        found = await self._queue(op.queue).schedulers(op.start or 0, end, latest_first=not op.asc)
+        found = await self.queue(op.queue).schedulers(op.start or 0, end, latest_first=not op.asc)
         return [scheduler_view(each) for each in found]
 
     # ------------------------------------------------------------------ one job, by an administrator
 
     async def _job(self, op: ops.OnJob, job: str) -> Job:
-        queue = self._queue(op.queue)
+        queue = self.queue(op.queue)
         return await queue.job(job) or Job(queue.store, job, {})
 
     async def _getJob(self, op: ops.GetJob, job: str) -> Json:  # noqa: N802
-        return job_view(await self._queue(op.queue).job(job))
+        return job_view(await self.queue(op.queue).job(job))
 
     async def _getJobState(self, op: ops.GetJobState, job: str) -> Json:  # noqa: N802
-        return await self._queue(op.queue).state(job)
+        return await self.queue(op.queue).state(job)
 
     async def _getJobLogs(self, op: ops.GetJobLogs, job: str) -> Json:  # noqa: N802
         handle = await self._job(op, job)
@@ -232,7 +237,7 @@ class TorilSide(DirectSide):
         return {"logs": lines, "count": await self._redis.command("LLEN", handle.store.keys.logs(job))}
 
     async def _remove(self, op: ops.Remove, job: str) -> Json:
-        return int(await self._queue(op.queue).remove(job, children=op.remove_children is not False))
+        return int(await self.queue(op.queue).remove(job, children=op.remove_children is not False))
 
     async def _retry(self, op: ops.Retry, job: str) -> None:
         state: Any = op.state
@@ -294,7 +299,7 @@ class TorilSide(DirectSide):
         return await self._step(op, [], op.token)
 
     async def _step(self, op: Any, outcomes: list[Outcome], token: str | None) -> Json:
-        queue = self._queue(op.queue)
+        queue = self.queue(op.queue)
         tokens = [token] if token is not None else []
         result = await queue.store.step(outcomes, tokens, _take(op.worker))
         for outcome, code in zip(outcomes, result.codes, strict=True):
@@ -322,7 +327,7 @@ class TorilSide(DirectSide):
             found: JobData = known[1]
             found = JobData(job, dict(found.fields), op.token)
         else:
-            stored = await self._queue(op.queue).job(job)
+            stored = await self.queue(op.queue).job(job)
             found = JobData(job, stored.fields if stored else {}, op.token)
         return found
 
@@ -357,11 +362,10 @@ class TorilSide(DirectSide):
         return await self._step(op, [outcome], op.token if fetches else None)
 
     async def _rate_limited(self, op: Any, held: JobData) -> Json:
-        ttl = await Job.of(self._queue(op.queue).store, held).move_to_wait(op.token)
+        ttl = await Job.of(self.queue(op.queue).store, held).move_to_wait(op.token)
         return {"job": None, "limitedFor": ttl, "nextDelayed": 0}
 
     async def _process(self, op: ops.Process, job: str) -> Json:
-        """As a worker does it: what cannot be completed has failed with that error."""
         held = await self._held_job(op, job)
         problems: list[Exception] = []
         view = await self._process_noting(op, held, problems)
@@ -370,29 +374,37 @@ class TorilSide(DirectSide):
         return view
 
     async def _process_noting(self, op: ops.Process, held: JobData, problems: list[Exception]) -> Json:
-        token = op.token if op.fetch_next else None
-        reason = unrecoverable_reason(held, op.worker.max_started_attempts)
+        """As Node's worker does it: an error on the way to the end is noted, and then fails the job."""
         error = op.outcome.error
+        reason = unrecoverable_reason(held, op.worker.max_started_attempts)
+        first: Outcome | None = None
+        if reason is not None:
+            first = self._failed(op, held, UnrecoverableError(reason), f"Error: {reason}")
+        elif error is None:
+            first = completed(held, op.outcome.value, _keep(op.worker.remove_on_complete))
+        if first is not None:
+            try:
+                return await self._end(op, first)
+            except QueueError as problem:
+                problems.append(problem)
+                if isinstance(first, Failed):  # Node has put the trace into its copy of the job by now
+                    held.fields[b"stacktrace"] = first.stack_traces
         try:
-            if reason is None and error is None:
-                try:
-                    outcome = completed(held, op.outcome.value, _keep(op.worker.remove_on_complete))
-                    return await self._step(op, [outcome], token)
-                except QueueError as problem:
-                    problems.append(problem)
-                    kind = UnrecoverableError if problem.code == -9 else Exception
-                    failure = self._failed(op, held, kind(str(problem)), f"Error: {problem}")
-            elif reason is not None or error is None:
-                failure = self._failed(op, held, UnrecoverableError(str(reason)), f"Error: {reason}")
-            elif error.kind == "rateLimit":
+            if problems:
+                kind = UnrecoverableError if self.code_of(problems[0]) == -9 else Exception
+                text = str(problems[0])
+                return await self._end(op, self._failed(op, held, kind(text), f"Error: {text}"))
+            assert error is not None
+            if error.kind == "rateLimit":
                 return await self._rate_limited(op, held)
-            else:
-                failure = self._failure(op, held, error)
-            return await self._step(op, [failure], token if failure.verb == "moveToFinished" else None)
+            return await self._end(op, self._failure(op, held, error))
         except TorilError as problem:
-            # Node reports it twice when there was nothing to run.
-            problems += [problem] if reason is None else [problem, problem]
+            problems.append(problem)
             return {"job": None, "limitedFor": 0, "nextDelayed": 0}
+
+    async def _end(self, op: ops.Process, outcome: Outcome) -> Json:
+        fetches = op.fetch_next and outcome.verb == "moveToFinished"
+        return await self._step(op, [outcome], op.token if fetches else None)
 
     async def _moveToDelayed(self, op: ops.MoveToDelayed, job: str) -> None:  # noqa: N802
         await (await self._job(op, job)).move_to_delayed(op.timestamp, op.token)
@@ -411,12 +423,26 @@ class TorilSide(DirectSide):
         locks = [(job, token) for job, token in known if job is not None]
         if not locks:
             return ops.NOTHING
-        return await self._queue(op.queue).store.renew(locks, op.worker.lock_duration or 30_000)
+        return await self.queue(op.queue).store.renew(locks, op.worker.lock_duration or 30_000)
 
     async def _sweep(self, op: ops.Sweep) -> Json:
         most = op.worker.max_stalled_count
         interval = op.worker.stalled_interval or 30_000
-        return await self._queue(op.queue).store.sweep(1 if most is None else most, interval)
+        return await self.queue(op.queue).store.sweep(1 if most is None else most, interval)
+
+
+@asynccontextmanager
+async def open_toril(
+    oracle: NodeOracle, server: Server | Cluster, *, db: int = 0, prefix: str = "bull"
+) -> AsyncIterator[TorilSide]:
+    """Toril in a database. The oracle makes there what only Node can make yet."""
+    url = server.url if isinstance(server, Cluster) else f"{server.url}/{db}"
+    node = await NodeSide.open(oracle, server, db=db, prefix=prefix)
+    try:
+        async with connect(url) as redis:
+            yield TorilSide(redis, node.store, node)
+    finally:
+        await node.close()
 
 
 def _states(op: ops.GetRanges | ops.GetJobs) -> Any:

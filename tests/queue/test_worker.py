@@ -467,6 +467,8 @@ async def test_pausing_a_worker(queue: Queue) -> None:
         await queue.add("j", {})
         await until_counts(queue, completed=1)
         worker.pause()
+        while worker._asked:  # a step under way may still take jobs
+            await asyncio.sleep(0.001)
         await queue.add("j", {})
         await asyncio.sleep(0.05)
         assert (await queue.counts())["waiting"] == 1

@@ -16,6 +16,7 @@ from toril.queue.errors import (
     WaitingChildrenError,
     WrongState,
 )
+from toril.queue.events import Event, EventsClosed, JobFailed, QueueEvents, ResultTimeout
 from toril.queue.handle import Job
 from toril.queue.options import Backoff, Deduplication, JobOptions, KeepJobs, Parent
 from toril.queue.queue import AddJob, BulkFailed, Metrics, Queue, Scheduler
@@ -29,7 +30,10 @@ __all__ = [
     "ChildrenPending",
     "Deduplication",
     "DelayedError",
+    "Event",
+    "EventsClosed",
     "Job",
+    "JobFailed",
     "JobMissing",
     "JobOptions",
     "JobScheduled",
@@ -42,7 +46,9 @@ __all__ = [
     "ParentTaken",
     "Queue",
     "QueueError",
+    "QueueEvents",
     "RateLimitError",
+    "ResultTimeout",
     "Scheduler",
     "TimedOut",
     "UnrecoverableError",

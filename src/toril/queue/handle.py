@@ -7,8 +7,9 @@ from typing import Any, Literal
 from toril.errors import InvalidValue
 from toril.queue import codec
 from toril.queue.errors import QueueError, error_of
+from toril.queue.events import result_of
 from toril.queue.job import JobData
-from toril.queue.options import Milliseconds, check_priority, milliseconds
+from toril.queue.options import Milliseconds, check_priority, check_whole, milliseconds
 from toril.queue.outcomes import Delayed, HandedBack
 from toril.queue.store import QueueStore
 
@@ -32,6 +33,16 @@ class Job(JobData):
     async def state(self) -> str:
         """The state it is in now."""
         return await self.store.state(self.id)
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """Wait until it is done; what the handler returned.
+
+        Raises :class:`~toril.queue.events.JobFailed` with the reason when it has failed for good,
+        :class:`~toril.queue.events.ResultTimeout` when that takes more than ``timeout`` seconds, and
+        :class:`~toril.queue.JobMissing` when it does not exist, or is removed before it has finished. A job
+        that is removed when it is completed gives its value to those who are waiting by then, only.
+        """
+        return await result_of(self.store, self.id, timeout)
 
     async def logs(self, start: int = 0, end: int = -1, *, newest_first: bool = False) -> list[str]:
         """Lines of its log."""
@@ -75,9 +86,9 @@ class Job(JobData):
 
     async def log(self, line: str) -> int:
         """Add a line to its log; how many there are."""
-        if not isinstance(line, str):
-            raise InvalidValue("log line", line, "it must be a string")
-        return await self.store.log(self.id, line, self.opts.get("kl"))
+        if not isinstance(line, str) or line != line.encode(errors="replace").decode():
+            raise InvalidValue("log line", line, "it must be a string that UTF-8 can encode")
+        return await self.store.log(self.id, line, self.opts.get("kl") or None)
 
     async def update_data(self, data: Any) -> None:
         """Replace its data."""
@@ -93,6 +104,7 @@ class Job(JobData):
 
     async def move_to_delayed(self, timestamp: int, token: str | None = None) -> None:
         """Let it run again at a time (ms since 1970). Then raise :class:`~toril.queue.DelayedError`."""
+        check_whole("timestamp", timestamp)
         wait = max(0, timestamp - self.store.clock())
         await self.store.give_up(Delayed(self.id, token or self.token, wait, keeps_attempt=True))
 
@@ -117,6 +129,8 @@ class Job(JobData):
 
     async def retry(self, state: Literal["failed", "completed"] = "failed") -> None:
         """Run it again, when it has failed (or is completed)."""
+        if state not in ("failed", "completed"):
+            raise InvalidValue("state", state, "failed or completed")
         await self.store.reprocess(self.id, state, bool(self.opts.get("lifo")))
 
     async def promote(self) -> None:
@@ -134,6 +148,7 @@ class Job(JobData):
 
     async def clear_logs(self, keep: int = 0) -> None:
         """Remove its log, but for the last ``keep`` lines."""
+        check_whole("keep", keep)
         key = self.store.keys.logs(self.id)
         if keep:
             await self.store.redis.command("LTRIM", key, -keep, -1)

@@ -32,7 +32,7 @@ class JobData:
     @property
     def name(self) -> str:
         """What kind of job it is."""
-        return self.fields.get(b"name", b"").decode()
+        return self.fields.get(b"name", b"").decode(errors="replace")
 
     @property
     def data(self) -> Any:
@@ -51,7 +51,10 @@ class JobData:
         return options
 
     def _number(self, name: bytes, default: int = 0) -> int:
-        return int(self.fields.get(name, default))
+        raw = self.fields.get(name)
+        if raw is None:
+            return default
+        return int(raw) if raw.isdigit() else float(raw)  # type: ignore[return-value]  # Node takes 1.5 ms
 
     def _time(self, name: bytes) -> int | None:
         raw = self.fields.get(name)
@@ -59,7 +62,7 @@ class JobData:
 
     def _text(self, name: bytes) -> str | None:
         raw = self.fields.get(name)
-        return raw.decode() if raw is not None else None
+        return raw.decode(errors="replace") if raw is not None else None
 
     def _json(self, name: bytes, default: Any = None) -> Any:
         raw = self.fields.get(name)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from toril.errors import InvalidValue
+from toril.keyspace import QUEUE_SUFFIXES
 
 HIGHEST_PRIORITY = 2**21
 """Priorities are 1 (first) to this; 0 is none, and goes before all of them."""
+
+LARGEST = 2**53 - 1
+"""The largest number that is the same in Python, JavaScript and Lua."""
 
 Milliseconds = int | timedelta
 """Times are whole milliseconds, as in BullMQ, or a timedelta."""
@@ -43,14 +48,28 @@ PARENT_OPTIONS = (
 def milliseconds(name: str, value: Milliseconds) -> int:
     """A time as whole milliseconds, from 0 up."""
     number = round(value / timedelta(milliseconds=1)) if isinstance(value, timedelta) else value
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise InvalidValue(name, value, "whole milliseconds from 0 up, or a timedelta")
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LARGEST:
+        raise InvalidValue(name, value, f"whole milliseconds from 0 to {LARGEST}, or a timedelta")
     return number
 
 
-def _whole(name: str, value: object, lowest: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise InvalidValue(name, value, f"a whole number from {lowest} up")
+def check_whole(name: str, value: object, lowest: int = 0) -> None:
+    """Refuse what is not a whole number that Node can count to."""
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= LARGEST:
+        raise InvalidValue(name, value, f"a whole number from {lowest} to {LARGEST}")
+
+
+def check_text(name: str, value: object) -> None:
+    """Refuse what is not text."""
+    if not isinstance(value, str) or not value:
+        raise InvalidValue(name, value, "it must be a string with at least one character")
+    if value != value.encode(errors="replace").decode():
+        raise InvalidValue(name, value, "it must be text that UTF-8 can encode")
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidValue(name, value, "True or False")
 
 
 def check_priority(priority: object) -> None:
@@ -75,7 +94,8 @@ class Backoff:
         if not isinstance(self.type, str) or not self.type:
             raise InvalidValue("backoff type", self.type, "fixed, exponential, or a strategy of the worker")
         milliseconds("backoff delay", self.delay)
-        if self.jitter is not None and not 0 <= self.jitter <= 1:
+        is_number = isinstance(self.jitter, int | float) and not isinstance(self.jitter, bool)
+        if self.jitter is not None and not (is_number and 0 <= self.jitter <= 1):
             raise InvalidValue("backoff jitter", self.jitter, "a number from 0 to 1")
 
     def stored(self) -> dict[str, Any]:
@@ -89,15 +109,15 @@ class KeepJobs:
     """How many finished jobs to keep, and for how many seconds. Both at most; neither keeps all."""
 
     count: int | None = None
-    age: int | None = None
+    age: float | None = None
 
     def __post_init__(self) -> None:
         if self.count is not None:
-            _whole("kept count", self.count, -1)
+            check_whole("kept count", self.count, -1)
         if self.age is not None:
-            _whole("kept age", self.age)
+            check_whole("kept age", self.age)
 
-    def stored(self) -> dict[str, int]:
+    def stored(self) -> dict[str, float]:
         """As BullMQ stores it."""
         given = {"count": self.count, "age": self.age}
         return {name: value for name, value in given.items() if value is not None}
@@ -114,7 +134,10 @@ def kept(stored: Any, worker: KeepJobs | None) -> KeepJobs:
         return KeepJobs(count=0) if stored else KEEP_ALL
     if isinstance(stored, int | float):
         return KeepJobs(count=int(stored))
-    return KeepJobs(stored.get("count"), stored.get("age"))
+    made = object.__new__(KeepJobs)  # Node lets more through than we do, half a second for one
+    object.__setattr__(made, "count", stored.get("count"))
+    object.__setattr__(made, "age", stored.get("age"))
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +155,11 @@ class Deduplication:
     replace: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not self.id:
-            raise InvalidValue("deduplication id", self.id, "it must be a string with at least one character")
+        check_text("deduplication id", self.id)
         if self.ttl is not None:
             milliseconds("deduplication ttl", self.ttl)
+        _check_bool("deduplication extend", self.extend)
+        _check_bool("deduplication replace", self.replace)
 
     def stored(self) -> dict[str, Any]:
         """As BullMQ stores it."""
@@ -155,6 +179,10 @@ class Parent:
 
     id: str
     queue: str
+
+    def __post_init__(self) -> None:
+        check_text("parent id", self.id)
+        check_text("parent queue", self.queue)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +230,7 @@ class JobOptions:
         for name in ("attempts", "keep_logs", "size_limit", "stack_trace_limit", "timestamp"):
             value = getattr(self, name)
             if value is not None:
-                _whole(name, value)
+                check_whole(name, value)
         if self.job_id is not None:
             check_job_id(self.job_id)
         for name in ("remove_on_complete", "remove_on_fail"):
@@ -211,6 +239,13 @@ class JobOptions:
                 raise InvalidValue(name, value, "True, False, a number of jobs, or KeepJobs(count, age)")
         if self.backoff is not None and not isinstance(self.backoff, Backoff):
             milliseconds("backoff", self.backoff)
+        for name in ("lifo", *PARENT_OPTIONS):
+            if getattr(self, name) is not None:
+                _check_bool(name, getattr(self, name))
+        if self.deduplication is not None and not isinstance(self.deduplication, Deduplication):
+            raise InvalidValue("deduplication", self.deduplication, "it must be a Deduplication(id, …)")
+        if self.parent is not None and not isinstance(self.parent, Parent):
+            raise InvalidValue("parent", self.parent, "it must be a Parent(id, queue)")
         chosen = [name for name in PARENT_OPTIONS if getattr(self, name)]
         if len(chosen) > 1:
             raise InvalidValue("options", ", ".join(chosen), "they cannot be used together")
@@ -237,11 +272,13 @@ class JobOptions:
 
 def check_job_id(job_id: object) -> None:
     """Node's rules for ids of one's own: BullMQ counts, and puts its own meaning into some."""
-    if not isinstance(job_id, str) or not job_id:
-        raise InvalidValue("job id", job_id, "it must be a string with at least one character")
+    check_text("job id", job_id)
+    assert isinstance(job_id, str)
+    if job_id in QUEUE_SUFFIXES:
+        raise InvalidValue("job id", job_id, "it is the name of a key that the queue itself has")
     if job_id == "0" or job_id.startswith("0:"):
         raise InvalidValue("job id", job_id, "it cannot be '0' or start with '0:'")
-    if job_id.isascii() and job_id.isdigit() and str(int(job_id)) == job_id:
+    if job_id == "NaN" or re.fullmatch(r"-?(0|[1-9][0-9]*)", job_id):
         raise InvalidValue("job id", job_id, "it cannot be a whole number: BullMQ counts its own ids")
     if ":" in job_id and len(job_id.split(":")) != 3:
         raise InvalidValue(

@@ -7,15 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from toril.connection import Connection, Durability
+from toril.connection import Connection, Durability, DurabilityNotReached
 from toril.connection.durability import Level
 from toril.errors import InvalidValue
-from toril.keyspace import QueueKeys
+from toril.keyspace import QueueKeys, slot_of
 from toril.queue import codec
 from toril.queue.errors import QueueError
 from toril.queue.handle import Job
-from toril.queue.options import JobOptions, Milliseconds, milliseconds
-from toril.queue.store import MAX_EVENTS, Clock, NewJob, QueueStore, wall_clock
+from toril.queue.options import (
+    LARGEST,
+    JobOptions,
+    Milliseconds,
+    check_priority,
+    check_whole,
+    milliseconds,
+)
+from toril.queue.store import MAX_EVENTS, Clock, NewJob, QueueStore, speaks_v6, wall_clock
 
 if TYPE_CHECKING:  # it needs OpenTelemetry, which is an extra
     from toril.queue.telemetry import Telemetry
@@ -100,6 +107,9 @@ class Queue:
         max_events: int = MAX_EVENTS,
         clock: Clock = wall_clock,
     ) -> None:
+        if defaults is not None and not isinstance(defaults, JobOptions):
+            raise InvalidValue("defaults", defaults, "they must be JobOptions(…)")
+        check_whole("max_events", max_events)
         self.store = QueueStore(redis, QueueKeys(name, prefix), clock)
         self.name = name
         self.keys = self.store.keys
@@ -129,6 +139,7 @@ class Queue:
     ) -> Job:
         """Add a job. One that gives way to another (same id, same deduplication id) has that one's id."""
         new = self._checked(AddJob(name, data, options))
+        durability = Durability.of(durability)
         return (await self._add([new], durability))[0]
 
     async def add_bulk(
@@ -139,13 +150,21 @@ class Queue:
         Up to 200 jobs and 1 MiB of data are one call: all or nothing. More are added in such parts; when a
         later part fails, :class:`BulkFailed` says which jobs are in.
         """
+        if not isinstance(jobs, Iterable):
+            raise InvalidValue("jobs", jobs, "they must be AddJob(name, data, options)")
         new = [self._checked(job) for job in jobs]
+        durability = Durability.of(durability)
         added: list[Job] = []
         for part in _parts(new):
             try:
                 added += await self._add(part, durability)
             except Exception as problem:
-                if not added:
+                if isinstance(problem, DurabilityNotReached):  # these are in, too
+                    ids: Any = problem.result
+                    added += [
+                        self._added(job_id.decode(), job) for job_id, job in zip(ids, part, strict=True)
+                    ]
+                if not added or len(new) == len(part):
                     raise
                 raise BulkFailed(added, len(new), problem) from problem
         return added
@@ -164,14 +183,22 @@ class Queue:
         return [self._added(job_id, job) for job_id, job in zip(ids, jobs, strict=True)]
 
     def _checked(self, job: AddJob) -> NewJob:
-        if not isinstance(job.name, str):
-            raise InvalidValue("job name", job.name, "it must be a string")
-        options = job.options or JobOptions()
+        if not isinstance(job, AddJob):
+            raise InvalidValue("job", job, "it must be an AddJob(name, data, options)")
+        if not isinstance(job.name, str) or job.name != job.name.encode(errors="replace").decode():
+            raise InvalidValue("job name", job.name, "it must be a string that UTF-8 can encode")
+        options = JobOptions() if job.options is None else job.options
+        if not isinstance(options, JobOptions):
+            raise InvalidValue("job options", options, "they must be JobOptions(…)")
         if self._defaults is not None:
             given = {
                 name: value for name in options.__slots__ if (value := getattr(options, name)) is not None
             }
             options = replace(self._defaults, **given)
+        parent = options.parent
+        if parent is not None and self._redis.clustered and slot_of(f"{parent.queue}:") != self.keys.slot:
+            rule = "a job and its parent must be in one slot: give their queues the same hash tag"
+            raise InvalidValue("parent queue", parent.queue, rule)
         raw = b"{}" if job.data is _NOTHING else codec.encode("data", job.data)
         if options.size_limit is not None and len(raw) > options.size_limit:
             raise InvalidValue("data", f"{len(raw)} bytes", f"the job's size_limit is {options.size_limit}")
@@ -211,6 +238,8 @@ class Queue:
     ) -> list[str]:
         """The ids of jobs in some states, from place ``start`` to ``end`` (included) of each."""
         wanted = _with_paused(states or ALL_STATES)
+        check_whole("start", start, -LARGEST)
+        check_whole("end", end, -LARGEST)
         found: dict[str, None] = {}
         ranges = await self.store.ranges([_suffix(state) for state in wanted], start, end, oldest_first)
         for state, ids in zip(wanted, ranges, strict=True):
@@ -228,6 +257,8 @@ class Queue:
 
     async def counts_per_priority(self, *priorities: int) -> dict[int, int]:
         """How many jobs wait with each priority; 0 for those without one."""
+        for priority in priorities:
+            check_priority(priority)
         found = await self.store.counts_per_priority(priorities)
         return dict(zip(priorities, found, strict=True))
 
@@ -320,14 +351,10 @@ class Queue:
         await self.store.resume()
 
     async def _refuse_v6(self, verb: str) -> None:
-        version = await self._redis.command("HGET", self.keys.meta, "version")
-        if version is None:
-            return
-        product, _, number = version.decode().partition(":")
-        major = number.split(".")[0]
-        if product.startswith("bullmq") and major.isdigit() and int(major) >= 6:
+        version = await self.store.version()
+        if speaks_v6(version):
             raise QueueError(
-                f"cannot {verb} queue {self.name!r}: it belongs to {version.decode()}, which keeps the jobs "
+                f"cannot {verb} queue {self.name!r}: it belongs to {version}, which keeps the jobs "
                 "of a paused queue elsewhere than BullMQ 5 does, and jobs would be lost between the two. "
                 f"{verb.title()} it from a client of that version"
             )
@@ -339,9 +366,10 @@ class Queue:
     async def clean(self, grace: Milliseconds, *, limit: int = 0, state: State = "completed") -> list[str]:
         """Remove jobs of a state that are older than ``grace``, ``limit`` at most (0: all); their ids."""
         newest = self.store.clock() - milliseconds("grace", grace)
-        per_call = min(10_000, limit or 10_000)
+        check_whole("limit", limit)
         gone: list[str] = []
         while not limit or len(gone) < limit:
+            per_call = min(10_000, limit - len(gone)) if limit else 10_000
             ids = await self.store.clean(_suffix(state), newest, per_call)
             gone += ids
             if len(ids) < per_call:
@@ -350,6 +378,8 @@ class Queue:
 
     async def obliterate(self, *, force: bool = False, count: int = 1000) -> None:
         """Remove the queue with all its jobs. Active jobs are in the way, unless ``force``."""
+        check_whole("count", count, 1)
+        await self._refuse_v6("obliterate")
         await self.store.pause()
         while await self.store.obliterate(count, force):
             pass
@@ -366,17 +396,22 @@ class Queue:
         count: int = 1000,
     ) -> None:
         """Run all failed (or completed) jobs again, finished up to ``until``; ``count`` in each step."""
+        if state not in ("failed", "completed"):
+            raise InvalidValue("state", state, "failed or completed")
+        check_whole("count", count, 1)
         highest = self.store.clock() if until is None else until
         while await self.store.requeue(state, count, highest):
             pass
 
     async def promote_jobs(self, *, count: int = 1000) -> None:
         """Let all delayed jobs run now; ``count`` in each step."""
+        check_whole("count", count, 1)
         while await self.store.requeue("delayed", count, "+inf"):
             pass
 
     async def trim_events(self, length: int) -> int:
         """Shorten the stream of events to about ``length``; how many went."""
+        check_whole("length", length)
         return int(await self._redis.command("XTRIM", self.keys.events, "MAXLEN", "~", length))
 
     async def deduplication_owner(self, dedup_id: str) -> str | None:
@@ -392,8 +427,7 @@ class Queue:
 
     async def set_global_concurrency(self, concurrency: int) -> int:
         """Let at most so many jobs be active, over all workers; 1 when there was no such limit, else 0."""
-        if concurrency < 1:
-            raise InvalidValue("global concurrency", concurrency, "a whole number from 1 up")
+        check_whole("global concurrency", concurrency, 1)
         return int(await self._redis.command("HSET", self.keys.meta, "concurrency", concurrency))
 
     async def remove_global_concurrency(self) -> int:
@@ -407,8 +441,7 @@ class Queue:
 
     async def set_global_rate_limit(self, max_jobs: int, duration: Milliseconds) -> int:
         """Let at most so many jobs start in ``duration``, over all workers; how many settings are new."""
-        if max_jobs < 1:
-            raise InvalidValue("global rate limit", max_jobs, "a whole number from 1 up")
+        check_whole("global rate limit", max_jobs, 1)
         time = milliseconds("duration", duration)
         return int(await self._redis.command("HSET", self.keys.meta, "max", max_jobs, "duration", time))
 
@@ -424,6 +457,7 @@ class Queue:
     async def rate_limit(self, duration: Milliseconds) -> None:
         """Stop workers that have a limiter (or a queue with a global one) for so long."""
         time = milliseconds("duration", duration)
+        check_whole("duration", time, 1)
         await self._redis.command("SET", self.keys.limiter, FOREVER_LIMITED, "PX", time)
 
     async def rate_limit_ttl(self, max_jobs: int = 0) -> int:

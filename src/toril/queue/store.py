@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from toril.connection import Connection, Durability, Script, load_script
 from toril.connection.durability import Level
 from toril.connection.wire import Argument
-from toril.keyspace import QueueKeys
+from toril.keyspace import QUEUE_SUFFIXES, QueueKeys
 from toril.queue import codec
 from toril.queue.errors import QueueError, UntaggedName, error_of
 from toril.queue.job import JobData
@@ -24,6 +24,13 @@ VERSION = "bullmq:5.62.0"
 """What a queue says it is: the protocol Toril speaks."""
 
 MAX_EVENTS = 10_000
+
+
+def speaks_v6(version: str) -> bool:
+    """Whether a queue belongs to BullMQ 6 or later, which keeps the jobs of a paused queue elsewhere."""
+    product, _, number = version.partition(":")
+    major = number.split(".")[0]
+    return product.startswith("bullmq") and major.isdigit() and int(major) >= 6
 
 
 def wall_clock() -> int:
@@ -103,9 +110,16 @@ class QueueStore:
 
     async def announce(self, max_events: int = MAX_EVENTS) -> None:
         """Write down what BullMQ's queues do: the protocol's version, and how many events are kept."""
+        version = await self.version()
+        say = () if speaks_v6(version) else ("version", VERSION)  # what is newer stays what it is
         await self.redis.command(
-            "HSET", self.keys.meta, "opts.maxLenEvents", max_events, "version", VERSION, repeatable=True
+            "HSET", self.keys.meta, "opts.maxLenEvents", max_events, *say, repeatable=True
         )
+
+    async def version(self) -> str:
+        """What the queue says it is, like ``bullmq:5.62.0``; empty when it says nothing."""
+        found = await self.redis.command("HGET", self.keys.meta, "version")
+        return found.decode() if found else ""
 
     async def add(self, jobs: Sequence[NewJob], durability: Durability | Level = "memory") -> list[str]:
         """Add jobs, all or none; their ids, or those of the jobs that stand in their way."""
@@ -197,6 +211,8 @@ class QueueStore:
 
     async def remove(self, job_id: str, children: bool = True) -> bool:
         """Remove a job; False when it, or a child, is being worked on."""
+        if job_id in QUEUE_SUFFIXES:
+            return True  # not a job, and not to be removed: the queue itself has such a key
         code = await self._run(REMOVE, job_id, int(children))
         return bool(_checked(code, "removeJob", job_id))
 

@@ -53,6 +53,53 @@ local function purge(q, set, count, age, now)
   end
 end
 
+-- What many jobs of one step have in common is written once, at its end.
+local locks, freed = {}, {} -- lock tokens as they were when the step began; ids whose lock was given up
+local freed_locks, finished = {}, { completed = {}, failed = {} }
+
+-- Read the locks of all jobs of a step at once. `keys` are their lock keys.
+local function read_locks(ids, keys)
+  for first = 1, #keys, UNPACK do
+    local last = math.min(first + UNPACK - 1, #keys)
+    for place, held in ipairs(call('MGET', unpack(keys, first, last))) do
+      locks[ids[first + place - 1]] = held
+    end
+  end
+end
+
+local function write_finished(q)
+  for target, scored in pairs(finished) do
+    in_steps(scored, function(...)
+      call('ZADD', q .. target, ...)
+    end)
+    finished[target] = {}
+  end
+end
+
+local function write_all(q)
+  write_finished(q)
+  in_steps(freed_locks, function(...)
+    call('DEL', ...)
+  end)
+  in_steps(freed, function(...)
+    call('SREM', q .. 'stalled', ...)
+  end)
+end
+
+-- Free a job from its worker; 0, or a.9's code for a lock that is not this worker's.
+local function unlock(q, id, token)
+  if token == '0' then
+    return 0
+  end
+  if locks[id] == token then
+    locks[id] = false
+    freed[#freed + 1] = id
+    freed_locks[#freed_locks + 1] = q .. id .. ':lock'
+    return 0
+  end
+  return locks[id] and -6 or -2
+end
+
 -- Take a job from the active list; 0, or a code of a.9.
 local function leave_active(q, id, token, fields, from)
   local code = unlock(q, id, token)
@@ -65,59 +112,70 @@ local function leave_active(q, id, token, fields, from)
   return call('LREM', q .. 'active', from or -1, id) > 0 and 0 or -3
 end
 
+-- Why a job cannot be completed because of its children: 0, or a code of a.9.
+local function children_in_the_way(key)
+  if call('EXISTS', key .. ':dependencies', key .. ':unsuccessful') == 0 then
+    return 0
+  end
+  return call('EXISTS', key .. ':dependencies') == 1 and -4 or -9
+end
+
+-- The fate of a child: `own` is its parentKey, parent, …
+local function tell_parent(q, key, own, job, now)
+  write_finished(q) -- a parent's state is looked at
+  local parent_key, parent = own[2], own[3]
+  if job.target == 'failed' then
+    if parent then
+      child_failed(parent, key, job.value, now)
+    end
+  elseif call('SREM', parent_key .. ':dependencies', key) == 1 then
+    local pq, parent_id = split_key(parent_key)
+    if parent then
+      local link = cjson.decode(parent)
+      pq, parent_id = link['queueKey'] .. ':', link['id']
+    end
+    child_completed(parent_key, pq, parent_id, key, job.value, now)
+  end
+end
+
 -- `job`: id, token, target ('completed' or 'failed'), value, count, age, attempts, fields.
 local function finish(q, job, now, points)
   local key, id = q .. job.id, job.id
-  local own = call('HMGET', key, 'name', 'parentKey', 'parent', 'deid')
+  local own = call('HMGET', key, 'name', 'parentKey', 'parent', 'deid', 'atm', 'defa')
   if not own[1] and call('EXISTS', key) == 0 then
     return -1
   end
   local completed = job.target == 'completed'
-  if completed then
-    if call('SCARD', key .. ':dependencies') ~= 0 then
-      return -4
-    end
-    if call('ZCARD', key .. ':unsuccessful') ~= 0 then
-      return -9
-    end
+  local code = completed and children_in_the_way(key) or 0
+  if code == 0 then
+    code = leave_active(q, id, job.token, job.fields)
   end
-  local code = leave_active(q, id, job.token, job.fields)
   if code < 0 then
     return code
   end
-  trim_events(q)
   if own[4] then
     end_dedup(q, own[4], id)
   end
-  local parent_key = own[2]
-  if own[3] or (parent_key and parent_key ~= '') then
-    if not completed then
-      if own[3] then
-        child_failed(own[3], key, job.value, now)
-      end
-    elseif call('SREM', parent_key .. ':dependencies', key) == 1 then
-      local pq, parent_id = split_key(parent_key)
-      if own[3] then
-        local link = cjson.decode(own[3])
-        pq, parent_id = link['queueKey'] .. ':', link['id']
-      end
-      child_completed(parent_key, pq, parent_id, key, job.value, now)
-    end
+  local has_parent = own[2] and own[2] ~= ''
+  if has_parent or own[3] then
+    tell_parent(q, key, own, job, now)
   end
-  local made = call('HINCRBY', key, 'atm', 1)
+  local made = (tonumber(own[5]) or 0) + 1
   local value = completed and 'returnvalue' or 'failedReason'
   if job.count == 0 then
     delete_job(key)
-    if parent_key and parent_key ~= '' then
-      leave_parent(key, parent_key, false)
+    if has_parent then
+      leave_parent(key, own[2], false)
     end
   else
-    call('ZADD', q .. job.target, now, id)
-    call('HSET', key, value, job.value, 'finishedOn', now)
-    if not completed then
+    local done = finished[job.target]
+    done[#done + 1], done[#done + 2] = now, id
+    call('HSET', key, 'atm', made, value, job.value, 'finishedOn', now)
+    if own[6] and not completed then
       call('HDEL', key, 'defa')
     end
-    if job.age or job.count then
+    if job.age or (job.count and job.count > 0) then
+      write_finished(q)
       purge(q, q .. job.target, job.count, job.age, now)
     end
   end

@@ -126,18 +126,3 @@ local function split_key(key)
   local q, id = string.match(key, '^(.*:)([^:]*)$')
   return q, id
 end
-
--- Free a job from its worker; 0, or a.9's code for a lock that is not this worker's.
-local function unlock(q, id, token)
-  if token == '0' then
-    return 0
-  end
-  local lock = q .. id .. ':lock'
-  local held = call('GET', lock)
-  if held == token then
-    call('DEL', lock)
-    call('SREM', q .. 'stalled', id)
-    return 0
-  end
-  return held and -6 or -2
-end

@@ -1,36 +1,72 @@
 -- Taking jobs: from waiting to active, with a lock each.
 
--- How long the rate limit holds, in ms; 0 when it does not.
-local function limited_for(q, max)
-  if max and max <= tonumber(call('GET', q .. 'limiter') or 0) then
-    local left = call('PTTL', q .. 'limiter')
-    if left == 0 then
-      call('DEL', q .. 'limiter')
-    end
-    return math.max(0, left)
+-- How long the rate limit holds, in ms (0 when it does not), and how many more jobs it lets through now.
+local function limit_left(q, max)
+  if not max then
+    return 0, math.huge
   end
-  return 0
+  local started = tonumber(call('GET', q .. 'limiter') or 0)
+  if started < max then
+    return 0, max - started
+  end
+  local left = call('PTTL', q .. 'limiter')
+  if left == 0 then
+    call('DEL', q .. 'limiter')
+  end
+  -- A counter that never expires limits nobody, as in BullMQ.
+  return math.max(0, left), math.huge
 end
 
--- The next id, already in the active list.
-local function pop(q)
-  while true do
-    local id = call('RPOPLPUSH', q .. 'wait', q .. 'active')
-    if not id then
-      break
+-- Up to `most` ids, already in the active list: first those without a priority.
+local function pop(q, most)
+  local ids = {}
+  for _, id in ipairs(call('RPOP', q .. 'wait', most) or {}) do
+    if string.sub(id, 1, 2) ~= '0:' then -- markers that BullMQ 4 left behind
+      ids[#ids + 1] = id
     end
-    if string.sub(id, 1, 2) ~= '0:' then
-      return id
+  end
+  if #ids < most then
+    local first = call('ZPOPMIN', q .. 'prioritized', most - #ids)
+    for place = 1, #first, 2 do
+      ids[#ids + 1] = first[place]
     end
-    call('LREM', q .. 'active', 1, id) -- a marker that BullMQ 4 left behind
+    if #ids < most then
+      call('DEL', q .. 'pc')
+    end
   end
-  local first = call('ZPOPMIN', q .. 'prioritized')
-  if first[1] then
-    call('LPUSH', q .. 'active', first[1])
-    return first[1]
+  if #ids > 0 then
+    call('LPUSH', q .. 'active', unpack(ids))
   end
-  call('DEL', q .. 'pc')
-  return nil
+  return ids
+end
+
+-- Lock a job, count its run, and tell; its fields, with its id in front.
+local function activate(q, id, token, now, lock_ms, worker)
+  local key = q .. id
+  local fields = call('HGETALL', key)
+  local runs = 1
+  for place = 1, #fields, 2 do
+    if fields[place] == 'ats' then
+      runs = fields[place + 1] + 1
+    end
+  end
+  if token ~= '0' then
+    call('SET', key .. ':lock', token, 'PX', lock_ms)
+  end
+  event(q, 'active', 'jobId', id, 'prev', 'waiting')
+  -- What is new stands behind what was there: who reads the fields in order, has the new values. As text: that
+  -- is what a hash has.
+  local last = #fields
+  fields[last + 1], fields[last + 2] = 'processedOn', string.format('%.0f', now)
+  fields[last + 3], fields[last + 4] = 'ats', string.format('%.0f', runs)
+  if worker == '' then
+    call('HSET', key, 'processedOn', now, 'ats', runs)
+  else
+    call('HSET', key, 'processedOn', now, 'ats', runs, 'pb', worker)
+    fields[last + 5], fields[last + 6] = 'pb', worker
+  end
+  table.insert(fields, 1, id)
+  return fields
 end
 
 -- A job for each token, as far as there are any. `max` and `duration` are the worker's own rate limit.
@@ -42,47 +78,26 @@ local function take(q, now, tokens, lock_ms, max, duration, worker)
   -- queue's (a.2).
   max = tonumber(here.max) or max
   duration = duration or tonumber(here.duration)
-  local blocked = here.blocked
-  for place, token in ipairs(tokens) do
-    taken.limited = limited_for(q, max)
-    if taken.limited > 0 then
-      break
-    end
-    if place > 1 and here.concurrency then
-      blocked = call('LLEN', q .. 'active') >= here.concurrency
-    end
-    if blocked then
-      break
-    end
-    local id = pop(q)
-    if not id then
-      taken.empty = true
-      taken.due = next_due(q) or 0
-      break
-    end
-    local key = q .. id
-    if max and call('INCR', q .. 'limiter') == 1 then
-      call('PEXPIRE', q .. 'limiter', math.floor(math.abs(duration)))
-    end
-    if token ~= '0' then
-      call('SET', key .. ':lock', token, 'PX', lock_ms)
-    end
-    event(q, 'active', 'jobId', id, 'prev', 'waiting')
-    if worker == '' then
-      call('HSET', key, 'processedOn', now)
-    else
-      call('HSET', key, 'processedOn', now, 'pb', worker)
-    end
-    call('HINCRBY', key, 'ats', 1)
-    local fields = call('HGETALL', key)
-    table.insert(fields, 1, id)
-    taken.jobs[place] = fields
+  local room
+  taken.limited, room = limit_left(q, max)
+  if taken.limited > 0 or here.blocked then
+    return taken
   end
-  if #taken.jobs > 0 then
-    mark(q, false) -- wakes the next idle worker, also when nothing is left (a.12)
-    if #taken.jobs < #tokens then
-      taken.limited, taken.due = 0, 0 -- the next step will find out
-    end
+  if here.concurrency then
+    room = math.min(room, here.concurrency - call('LLEN', q .. 'active'))
   end
+  local ids = pop(q, math.min(#tokens, room))
+  if #ids == 0 then
+    taken.empty = true
+    taken.due = next_due(q) or 0
+    return taken
+  end
+  if max and call('INCRBY', q .. 'limiter', #ids) == #ids then
+    call('PEXPIRE', q .. 'limiter', math.floor(math.abs(duration)))
+  end
+  for place, id in ipairs(ids) do
+    taken.jobs[place] = activate(q, id, tokens[place], now, lock_ms, worker)
+  end
+  mark(q, false) -- wakes the next idle worker, also when nothing is left (a.12)
   return taken
 end

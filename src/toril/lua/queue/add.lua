@@ -28,11 +28,6 @@ local function meet_again(key, id, more, timestamp)
   event_and_trim(q, 'duplicated', 'jobId', id)
 end
 
-local function parent_clashes(key, parent_key)
-  local its = parent_key and call('HGET', key, 'parentKey')
-  return its and its ~= parent_key and call('EXISTS', its) == 1
-end
-
 local function tell_deduplicated(id, dedup_id, other)
   event_and_trim(q, 'debounced', 'jobId', id, 'debounceId', dedup_id)
   event_and_trim(q, 'deduplicated', 'jobId', id, 'deduplicationId', dedup_id, 'deduplicatedJobId', other)
@@ -99,34 +94,71 @@ local function more_of(first)
   return text == '' and NOTHING_MORE or cjson.decode(text)
 end
 
--- Look before anything is written, so that a batch is added whole or not at all.
-local arriving = {}
-for first = 1, #ARGV, WIDTH do
-  local more, custom = more_of(first), ARGV[first]
-  local parent_key = more.parentKey
-  if parent_key and not arriving[parent_key] and call('EXISTS', parent_key) == 0 then
-    return { (first - 1) / WIDTH + 1, -5 }
+-- Look before anything is written, so that a batch is added whole or not at all. Jobs of one batch can be in
+-- each other's way, so what becomes of those before is kept: who will have arrived, who will be gone.
+local there, parents, owners, delayed = {}, {}, {}, {}
+
+local function will_be_there(key)
+  if there[key] == nil then
+    there[key] = call('EXISTS', key) == 1
   end
-  if custom ~= '' then
-    if parent_clashes(q .. custom, parent_key) then
-      if #ARGV == WIDTH then
-        call('INCR', q .. 'id') -- as BullMQ has counted it by now
-        event_limit(q)
-      end
-      return { (first - 1) / WIDTH + 1, -7 }
+  return there[key]
+end
+
+local function parent_of(key)
+  return parents[key] or (call('HGET', key, 'parentKey') or nil)
+end
+
+-- Whether a new job gives way to the owner of its deduplication id (see `deduplicate`).
+local function will_give_way(id, rule)
+  local owner = owners[rule.id] or call('GET', q .. 'de:' .. rule.id)
+  if owner and not (rule.replace and (delayed[owner] or call('ZSCORE', q .. 'delayed', owner))) then
+    return true
+  end
+  if owner then
+    there[q .. owner], delayed[owner] = false, nil
+  end
+  owners[rule.id] = id
+  return false
+end
+
+local function refusal(place, code)
+  if code == -7 and #ARGV == WIDTH then
+    call('INCR', q .. 'id') -- as BullMQ has counted it by now
+    event_limit(q)
+  end
+  return { place, code }
+end
+
+for first = 1, #ARGV, WIDTH do
+  local place, more, custom = (first - 1) / WIDTH + 1, more_of(first), ARGV[first] ~= ''
+  local id = custom and ARGV[first] or ('#' .. place)
+  local key, parent_key = q .. id, more.parentKey
+  if parent_key and not will_be_there(parent_key) then
+    return refusal(place, -5)
+  end
+  if custom and will_be_there(key) then
+    local its = parent_key and parent_of(key)
+    if its and its ~= parent_key and will_be_there(its) then
+      return refusal(place, -7)
     end
-    arriving[q .. custom] = true
+    parents[key] = its or parent_key
+  elseif (custom or more.de) and not (more.de and will_give_way(id, more.de)) then
+    there[key], parents[key] = true, parent_key
+    delayed[id] = tonumber(ARGV[first + 5]) > 0 and not more.waits or nil
   end
 end
 
 local limit = event_limit(q)
 local here = gate(q)
-local ids = {}
+local ids, arrived, any_waits = {}, {}, false
+local counted = call('INCRBY', q .. 'id', #ARGV / WIDTH) - #ARGV / WIDTH
+
 for first = 1, #ARGV, WIDTH do
   local id, name, data, options, timestamp = unpack(ARGV, first, first + 4)
   local wait_ms, priority, more = tonumber(ARGV[first + 5]), tonumber(ARGV[first + 6]), more_of(first)
   local custom = id ~= ''
-  local counted = call('INCR', q .. 'id')
+  counted = counted + 1
   if not custom then
     id = string.format('%.0f', counted)
   end
@@ -149,10 +181,13 @@ for first = 1, #ARGV, WIDTH do
       call('XADD', q .. 'events', 'MAXLEN', '~', limit, '*', 'event', 'delayed', 'jobId', id, 'delay', due)
       mark_delayed(q)
     else
+      any_waits = true
       if priority > 0 then
-        push_by_priority(q, priority, here.blocked, id)
+        push_by_priority(q, priority, true, id)
+      elseif more.lifo then
+        call('RPUSH', here.list, id)
       else
-        push(q, here.list, here.blocked, id, more.lifo and 'RPUSH' or 'LPUSH')
+        arrived[#arrived + 1] = id
       end
       call('XADD', q .. 'events', 'MAXLEN', '~', limit, '*', 'event', 'waiting', 'jobId', id)
     end
@@ -161,5 +196,11 @@ for first = 1, #ARGV, WIDTH do
     end
   end
   ids[#ids + 1] = owner or id
+end
+in_steps(arrived, function(...)
+  call('LPUSH', here.list, ...)
+end)
+if any_waits then
+  mark(q, here.blocked)
 end
 return ids

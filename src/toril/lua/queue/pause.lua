@@ -28,8 +28,9 @@ if pausing then
   call('HSET', q .. 'meta', 'paused', 1)
   call('DEL', q .. 'marker')
 else
-  call('HDEL', q .. 'meta', 'paused')
-  if has_jobs or call('ZCARD', q .. 'prioritized') > 0 then
+  local was_paused = call('HDEL', q .. 'meta', 'paused') == 1
+  -- Jobs that a client of another version left in `wait` meanwhile count as well.
+  if has_jobs or (was_paused and call('EXISTS', to) == 1) or call('ZCARD', q .. 'prioritized') > 0 then
     mark(q, false)
   else
     mark_delayed(q)

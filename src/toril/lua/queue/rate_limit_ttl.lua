@@ -11,4 +11,7 @@ local q, max = KEYS[1], tonumber(ARGV[1])
 if max == 0 then
   max = tonumber(call('HGET', q .. 'meta', 'max'))
 end
-return max and limited_for(q, max) or call('PTTL', q .. 'limiter')
+if not max then
+  return call('PTTL', q .. 'limiter')
+end
+return (limit_left(q, max))

@@ -52,12 +52,10 @@ local function read_fields(with_reason)
   return fields
 end
 
-local codes, finished, refused = {}, false, false
-local points = tonumber(ARGV[2])
+local given_up, ids, lock_keys = {}, {}, {}
 while at < #ARGV do
   local outcome = read()
-  local job = { id = read(), token = read() }
-  local code
+  local job = { outcome = outcome, id = read(), token = read() }
   if outcome == 'completed' or outcome == 'failed' then
     job.target, job.value, job.count, job.age = outcome, read(), read_number(), read_number()
     if outcome == 'failed' then
@@ -65,30 +63,41 @@ while at < #ARGV do
       table.insert(job.fields, 'failedReason')
       table.insert(job.fields, job.value)
     end
-    code = finish(q, job, now, points)
-    finished = finished or code == 0
   elseif outcome == 'retry' then
     job.lifo, job.fields = read() == '1', read_fields(true)
-    code = retry(q, job, now)
   elseif outcome == 'delay' then
     job.delay, job.keeps_attempt, job.fields = read(), read() == '1', read_fields(true)
-    code = delay(q, job, now)
-  else
-    code = hand_back(q, job)
   end
-  codes[#codes + 1] = code
+  given_up[#given_up + 1] = job
+  ids[#ids + 1] = job.id
+  lock_keys[#lock_keys + 1] = q .. job.id .. ':lock'
+end
+
+local GIVE_UP = { completed = finish, failed = finish, retry = retry, delay = delay, back = hand_back }
+
+local codes, any_finished, refused = {}, false, false
+local points = tonumber(ARGV[2])
+read_locks(ids, lock_keys)
+for place, job in ipairs(given_up) do
+  local code = GIVE_UP[job.outcome](q, job, now, points)
+  codes[place] = code
   refused = refused or code < 0
+  any_finished = any_finished or (job.target ~= nil and code == 0)
+end
+write_all(q)
+if any_finished then
+  trim_events(q)
 end
 
 local jobs, limited, due = {}, 0, 0
-local may_be_drained = finished
+local may_be_drained = any_finished
 if refused then
   -- As BullMQ has it: a worker that could not give up a job hears of that first.
-  may_be_drained = finished and #tokens == 0
+  may_be_drained = any_finished and #tokens == 0
 elseif #tokens > 0 then
   local taken = take(q, now, tokens, ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6])
   jobs, limited, due = taken.jobs, taken.limited, taken.due
-  may_be_drained = finished and taken.empty and due == 0
+  may_be_drained = any_finished and taken.empty and due == 0
 end
 if
   may_be_drained

@@ -26,7 +26,9 @@ end
 if not pending then
   return 1
 end
+read_locks({ id }, { key .. ':lock' })
 local code = leave_active(q, id, token)
+write_all(q)
 if code < 0 then
   return code
 end
