@@ -94,7 +94,11 @@ def servers() -> Iterator[Servers]:
 @pytest.fixture(params=MATRIX)
 def server(request: pytest.FixtureRequest, servers: Servers) -> Server | Cluster:
     """Every kind of server in turn, emptied."""
-    made = servers.get(request.param)
+    return emptied(servers.get(request.param))
+
+
+def emptied(made: Server | Cluster) -> Server | Cluster:
+    """A server without data and scripts."""
     for primary in made.primaries() if isinstance(made, Cluster) else [made]:
         primary.ask("FLUSHALL")
         primary.ask("SCRIPT", "FLUSH")

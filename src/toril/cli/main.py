@@ -10,6 +10,7 @@ from rich.text import Text
 import toril
 from toril.cli.doctor import doctor
 from toril.cli.embedded import down, up
+from toril.cli.queue import queue
 from toril.cli.show import errors
 from toril.cli.slots import slots
 from toril.cli.worker import worker
@@ -26,7 +27,7 @@ def cli() -> None:
     """
 
 
-for _command in (doctor, down, slots, up, worker):
+for _command in (doctor, down, queue, slots, up, worker):
     cli.add_command(_command)
 
 
