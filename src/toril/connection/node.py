@@ -75,6 +75,8 @@ class Node:
         if wire is None or wire.closed is not None:
             wire = await self._open()
         self._busy.add(wire)
+        if self._closed:
+            wire.close(ConnectionError(CLOSED))
         try:
             replies = await wire.ask(commands, blocks_for + self._options.silence)
         except BaseException as problem:

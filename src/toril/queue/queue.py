@@ -162,7 +162,8 @@ class Queue:
                 if isinstance(problem, DurabilityNotReached):  # these are in, too
                     ids: Any = problem.result
                     added += [
-                        self._added(job_id.decode(), job) for job_id, job in zip(ids, part, strict=True)
+                        self._added(job_id.decode(), job, self.store.clock())
+                        for job_id, job in zip(ids, part, strict=True)
                     ]
                 if not added or len(new) == len(part):
                     raise
@@ -172,15 +173,16 @@ class Queue:
     async def _add(self, jobs: Sequence[NewJob], durability: Durability | Level) -> list[Job]:
         if not self._announced:
             await self.announce()
+        now = self.store.clock()
         if self._telemetry is None:
-            ids = await self.store.add(jobs, durability)
+            ids = await self.store.add(jobs, durability, now)
         else:
             with self._telemetry.adding(self.name, [job.name for job in jobs]) as (span, context):
                 jobs = [job._replace(options=replace(job.options, telemetry=context)) for job in jobs]
-                ids = await self.store.add(jobs, durability)
+                ids = await self.store.add(jobs, durability, now)
                 if len(ids) == 1:
                     self._telemetry.added(span, ids[0])
-        return [self._added(job_id, job) for job_id, job in zip(ids, jobs, strict=True)]
+        return [self._added(job_id, job, now) for job_id, job in zip(ids, jobs, strict=True)]
 
     def _checked(self, job: AddJob) -> NewJob:
         if not isinstance(job, AddJob):
@@ -204,13 +206,13 @@ class Queue:
             raise InvalidValue("data", f"{len(raw)} bytes", f"the job's size_limit is {options.size_limit}")
         return NewJob(job.name, raw, options)
 
-    def _added(self, job_id: str, new: NewJob) -> Job:
+    def _added(self, job_id: str, new: NewJob, now: int) -> Job:
         stored = new.options.stored()
         fields = {
             b"name": new.name.encode(),
             b"data": new.data,
             b"opts": codec.encode("options", stored),
-            b"timestamp": str(new.options.timestamp or self.store.clock()).encode(),
+            b"timestamp": str(new.options.timestamp or now).encode(),
             b"delay": str(stored.get("delay", 0)).encode(),
             b"priority": str(stored.get("priority", 0)).encode(),
         }

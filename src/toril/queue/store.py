@@ -121,9 +121,11 @@ class QueueStore:
         found = await self.redis.command("HGET", self.keys.meta, "version")
         return found.decode() if found else ""
 
-    async def add(self, jobs: Sequence[NewJob], durability: Durability | Level = "memory") -> list[str]:
+    async def add(
+        self, jobs: Sequence[NewJob], durability: Durability | Level = "memory", now: int | None = None
+    ) -> list[str]:
         """Add jobs, all or none; their ids, or those of the jobs that stand in their way."""
-        now = self.clock()
+        now = self.clock() if now is None else now
         args = [arg for job in jobs for arg in _add_args(job, now)]
         reply = await self._run(ADD, *args, durability=durability)
         if len(reply) == 2 and isinstance(reply[1], int):

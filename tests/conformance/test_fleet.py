@@ -1,0 +1,889 @@
+"""The promise node-agrees, live: Node and Toril as producers, workers and administrators of one queue.
+
+Nothing is frozen here. Each story is told with all parts played by Node, and with parts played by Toril;
+then everything in Redis but the times must be the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any, Literal, Protocol
+
+import pytest
+import pytest_asyncio
+
+from tests.conformance.dump import Dump, Key, differences, normalise
+from tests.conformance.operations import (
+    Add,
+    Advance,
+    Backoff,
+    ChangeDelay,
+    ChangePriority,
+    Complete,
+    Deduplication,
+    ExtendLock,
+    Fail,
+    Fetch,
+    Held,
+    Id,
+    JobOptions,
+    Log,
+    LoseLock,
+    MoveToDelayed,
+    MoveToWait,
+    OnJob,
+    OnQueue,
+    Operation,
+    Pause,
+    Promote,
+    Resume,
+    Retry,
+    Sweep,
+    UpdateData,
+    UpdateProgress,
+)
+from tests.conformance.oracle import NodeOracle
+from tests.conformance.replies import Reply, reply_difference
+from tests.conformance.sides import START, NodeSide
+from tests.conformance.toril_side import TorilSide
+from tests.conftest import SCALE
+from toril import Connection, connect
+from toril import queue as toril
+from toril.queue import DelayedError, Job, Queue, UnrecoverableError, Worker
+from toril.queue.events import QueueEvents
+from toril.queue.store import wall_clock
+from toril.testing import Cluster, Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+NAME, OTHER = "{fleet}", "{fleet}-other"
+"""Two queues in one slot."""
+
+Kind = Literal["node", "toril"]
+KINDS: tuple[Kind, Kind] = ("node", "toril")
+PAIRS: list[tuple[Kind, Kind]] = [("node", "toril"), ("toril", "node")]
+
+Json = Any
+
+
+async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = 20.0) -> None:
+    """Wait for a state."""
+    end = time.monotonic() + timeout
+    while not await condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {timeout:g} s in vain for {what}")
+        await asyncio.sleep(0.01)
+
+
+# ---------------------------------------------------------------------- who plays
+
+
+class Player(Protocol):
+    """Someone who adds jobs, and keeps order among them."""
+
+    async def add(self, name: str, data: Json, opts: dict[str, Any]) -> str: ...
+    async def counts(self) -> dict[str, int]: ...
+    async def state(self, job: str) -> str: ...
+    async def pause(self) -> None: ...
+    async def resume(self) -> None: ...
+    async def remove(self, job: str) -> None: ...
+    async def retry(self, job: str) -> None: ...
+    async def promote(self, job: str) -> None: ...
+    async def change_delay(self, job: str, delay: int) -> None: ...
+    async def change_priority(self, job: str, priority: int) -> None: ...
+    async def update_data(self, job: str, data: Json) -> None: ...
+    async def log(self, job: str, row: str) -> None: ...
+
+
+class NodePlayer:
+    """BullMQ's Queue."""
+
+    def __init__(self, node: NodeSide, queue: str) -> None:
+        self._node = node
+        self._queue = queue
+
+    async def _call(self, op: str, **args: Any) -> Any:
+        return await self._node.call(op, queue=self._queue, **args)
+
+    async def add(self, name: str, data: Json, opts: dict[str, Any]) -> str:
+        job: str = await self._call("add", name=name, data=data, opts=opts)
+        return job
+
+    async def counts(self) -> dict[str, int]:
+        found: dict[str, int] = await self._call("getJobCounts")
+        return found
+
+    async def state(self, job: str) -> str:
+        found: str = await self._call("getJobState", job=job)
+        return found
+
+    async def pause(self) -> None:
+        await self._call("pause")
+
+    async def resume(self) -> None:
+        await self._call("resume")
+
+    async def remove(self, job: str) -> None:
+        await self._call("remove", job=job)
+
+    async def retry(self, job: str) -> None:
+        await self._call("retry", job=job, state="failed")
+
+    async def promote(self, job: str) -> None:
+        await self._call("promote", job=job)
+
+    async def change_delay(self, job: str, delay: int) -> None:
+        await self._call("changeDelay", job=job, delay=delay)
+
+    async def change_priority(self, job: str, priority: int) -> None:
+        await self._call("changePriority", job=job, priority=priority)
+
+    async def update_data(self, job: str, data: Json) -> None:
+        await self._call("updateData", job=job, data=data)
+
+    async def log(self, job: str, row: str) -> None:
+        await self._call("log", job=job, row=row)
+
+
+class TorilPlayer:
+    """Toril's Queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    async def _job(self, job: str) -> Job:
+        found = await self._queue.job(job)
+        assert found is not None
+        return found
+
+    async def add(self, name: str, data: Json, opts: dict[str, Any]) -> str:
+        return (await self._queue.add(name, data, toril_options(opts))).id
+
+    async def counts(self) -> dict[str, int]:
+        return await self._queue.counts()
+
+    async def state(self, job: str) -> str:
+        return await self._queue.state(job)
+
+    async def pause(self) -> None:
+        await self._queue.pause()
+
+    async def resume(self) -> None:
+        await self._queue.resume()
+
+    async def remove(self, job: str) -> None:
+        assert await self._queue.remove(job)
+
+    async def retry(self, job: str) -> None:
+        await (await self._job(job)).retry()
+
+    async def promote(self, job: str) -> None:
+        await (await self._job(job)).promote()
+
+    async def change_delay(self, job: str, delay: int) -> None:
+        await (await self._job(job)).change_delay(delay)
+
+    async def change_priority(self, job: str, priority: int) -> None:
+        await (await self._job(job)).change_priority(priority)
+
+    async def update_data(self, job: str, data: Json) -> None:
+        await (await self._job(job)).update_data(data)
+
+    async def log(self, job: str, row: str) -> None:
+        await (await self._job(job)).log(row)
+
+
+def toril_options(opts: dict[str, Any]) -> toril.JobOptions:
+    """Options as a Node producer writes them, in Toril's words."""
+    made = {re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name): opts[name] for name in opts}
+    for name, kind in (("backoff", toril.Backoff), ("deduplication", toril.Deduplication)):
+        if name in made:
+            made[name] = kind(**made[name])
+    for name in ("remove_on_complete", "remove_on_fail"):
+        if isinstance(made.get(name), dict):
+            made[name] = toril.KeepJobs(**made[name])
+    return toril.JobOptions(**made)
+
+
+# ---------------------------------------------------------------------- who works
+
+
+async def obey(job: Job) -> Json:
+    """Do what a job's data says, as the processor ``fromData`` of node/fleet.mjs does."""
+    script = job.data["script"]
+    value = script.get("value", "ok")
+    match script["kind"]:
+        case "ok":
+            return value
+        case "echo":
+            return job.data
+        case "fail":
+            kind = UnrecoverableError if script.get("unrecoverable") else ValueError
+            raise kind(script.get("message", "failed"))
+        case "failTimes":
+            if job.attempts_made < script["times"]:
+                raise ValueError(script.get("message", "not yet"))
+            return value
+        case "report":
+            for step in range(1, script["steps"] + 1):
+                await job.update_progress({"step": step, "of": script["steps"]})
+                await job.log(f"step {step}")
+            return value
+        case "delay":
+            if job.attempts_started > 1:
+                return value
+            await job.move_to_delayed(wall_clock() + script["ms"])
+            raise DelayedError
+        case unknown:
+            raise AssertionError(unknown)
+
+
+class Crew(Protocol):
+    """A worker under way."""
+
+    async def until_run(self, job: str) -> None:
+        """Return when it has begun to work on a job."""
+        ...
+
+
+class NodeCrew:
+    def __init__(self, node: NodeSide, name: str) -> None:
+        self._node = node
+        self._name = name
+
+    async def until_run(self, job: str) -> None:
+        assert await self._node.call("until", name=self._name, event="run", job=job, timeout=10_000), job
+
+
+class TorilCrew:
+    def __init__(self) -> None:
+        self.begun: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def until_run(self, job: str) -> None:
+        await asyncio.wait_for(self.begun[job].wait(), 10)
+
+
+@dataclass
+class Stage:
+    """A server with both players on it."""
+
+    server: Server | Cluster
+    node: NodeSide
+    redis: Connection
+    problems: list[int | str | None] = field(default_factory=list)
+    """The codes of errors that workers have met; there should be none that a test has not looked at."""
+
+    async def clear(self, *queues: str) -> None:
+        """No keys; Node's queues have written their meta key."""
+        await self.node.call("reset", queues=list(queues or (NAME,)))
+
+    def queue(self, name: str = NAME) -> Queue:
+        return Queue(name, self.redis)
+
+    def player(self, kind: Kind, queue: str = NAME) -> Player:
+        return NodePlayer(self.node, queue) if kind == "node" else TorilPlayer(self.queue(queue))
+
+    @asynccontextmanager
+    async def working(
+        self,
+        kind: Kind,
+        queue: str = NAME,
+        *,
+        name: str = "w1",
+        concurrency: int = 1,
+        drain: int = 5,
+        max_started: int = 0,
+    ) -> AsyncIterator[Crew]:
+        """A worker that obeys."""
+        if kind == "node":
+            member = f"{kind}/{queue}/{name}"
+            options = {"name": name, "concurrency": concurrency, "drainDelay": drain}
+            options["maxStartedAttempts"] = max_started
+            await self.node.call(
+                "startWorker", name=member, queue=queue, processor={"kind": "fromData"}, worker=options
+            )
+            try:
+                yield NodeCrew(self.node, member)
+            finally:
+                seen = await self.node.call("stop", name=member)
+                self.problems += [entry["error"].get("code") for entry in seen if entry["event"] == "error"]
+        else:
+            worker = Worker(
+                queue,
+                self.redis,
+                worker_name=name,
+                concurrency=concurrency,
+                drain_delay=float(drain),
+                max_started_attempts=max_started or None,
+            )
+            crew = TorilCrew()
+            worker.handler()(obey)
+            worker.on("active")(lambda job: crew.begun[job.id].set())
+            worker.on("error")(lambda problem: self.problems.append(getattr(problem, "code", str(problem))))
+            async with worker:
+                yield crew
+
+    async def idle(self, *queues: str) -> None:
+        """Wait until there is nothing left to work on."""
+        for queue in queues or (NAME,):
+            counts: Any = self.queue(queue).counts
+
+            async def empty(counts: Any = counts) -> bool:
+                found = await counts("waiting", "paused", "active", "delayed", "prioritized")
+                return not any(found.values())
+
+            await until(empty, f"queue {queue} to be empty")
+
+    async def blocked(self, clients: int = 1) -> None:
+        """Wait until so many workers of the queue wait for its marker."""
+
+        async def waiting() -> bool:
+            found: bytes = await self.redis.command("CLIENT", "LIST", near=self.queue().keys.meta)
+            return found.count(b" cmd=bzpopmin ") >= clients
+
+        await until(waiting, "a worker to wait")
+
+    def ending(self) -> dict[str, Key]:
+        """All that is in Redis, without the times."""
+        return timeless(self.node.store.dump())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def oracle() -> AsyncIterator[NodeOracle]:
+    """One process for all: it takes longer to start than most tests to run."""
+    async with NodeOracle() as made:
+        yield made
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(server: Server | Cluster, oracle: NodeOracle) -> AsyncIterator[Stage]:
+    async with connect(server.url) as redis:
+        node = await NodeSide.open(oracle, server)
+        made = Stage(server, node, redis)
+        try:
+            yield made
+        finally:
+            await node.close()
+        assert not made.problems
+
+
+# ---------------------------------------------------------------------- what must be the same
+
+_TIMES = frozenset({"timestamp", "processedOn", "finishedOn"})
+_OF_THE_MOMENT = ("marker", "stalled-check")
+
+
+def timeless(dump: Dump) -> dict[str, Key]:
+    """A dump without what no two runs have in common: times, and the order among jobs that they decide."""
+    found = {}
+    for name, key in normalise(without_run_times(dump)).items():
+        if name.endswith(_OF_THE_MOMENT):
+            continue
+        value = key.value
+        if key.kind == "hash" and "name" in value:
+            value = {field: text for field, text in value.items() if field not in _TIMES}
+        elif key.kind == "zset" and not name.endswith(":repeat"):
+            value = sorted(value)
+        elif key.kind == "stream":
+            value = by_job(value)
+        found[name] = Key(key.kind, value)
+    return found
+
+
+def by_job(stream: Sequence[tuple[str, list[tuple[str, str]]]]) -> dict[str, list[Any]]:
+    """Events of each job in their order; those of the queue itself are only counted."""
+    found: dict[str, list[Any]] = defaultdict(list)
+    others: Counter[str] = Counter()
+    for _, pairs in stream:
+        fields = dict(pairs)
+        event, job = fields.pop("event"), fields.pop("jobId", None)
+        if event in ("delayed", "drained"):
+            fields.pop("delay", None)  # a time
+        if job is not None:
+            found[job].append((event, fields))
+        elif event != "drained":  # how often the queue was empty depends on who was faster
+            others[event] += 1
+    return {**found, "": sorted(others.items())}
+
+
+_RUN = re.compile(r"repeat:([^:]+):([0-9]{13})")
+
+
+def without_run_times(dump: Dump) -> dict[str, Key]:
+    """Runs of schedulers, named by their time, become the ms since the first one."""
+    first: dict[str, int] = {}
+    for name in dump:
+        for scheduler, due in _RUN.findall(name):
+            first[scheduler] = min(int(due), first.get(scheduler, int(due)))
+    if not first:
+        return dict(dump)
+
+    def named(text: str) -> str:
+        return _RUN.sub(lambda run: f"repeat:{run[1]}:+{int(run[2]) - first[run[1]]}", text)
+
+    def plain(value: Any) -> Any:
+        match value:
+            case str():
+                text = re.sub(r'"(delay|timestamp|offset|prevMillis)":[0-9]+,?', "", named(value))
+                return text.replace(",}", "}")
+            case list() | tuple():
+                return type(value)(plain(item) for item in value)
+            case dict():
+                return {plain(k): plain(v) for k, v in value.items() if k not in ("offset", "delay")}
+        return value
+
+    found = {}
+    for name, key in dump.items():
+        value = plain(key.value)
+        if name.endswith(":repeat"):
+            value = {scheduler: due - first[scheduler] for scheduler, due in value.items()}
+        found[named(name)] = replace(key, value=value)
+    return found
+
+
+def assert_same(expected: Dump, found: Dump, who: str) -> None:
+    differing = differences(expected, found, names=("node", who))
+    assert not differing, "\n".join(differing)
+
+
+# ---------------------------------------------------------------------- one story, every cast
+
+
+def _job(name: str, script: dict[str, Any], **opts: Any) -> tuple[str, Json, dict[str, Any]]:
+    return name, {"script": script, "for": name}, {"jobId": name, **opts}
+
+
+OK: dict[str, Any] = {"kind": "ok"}
+HOUR = 3_600_000
+JOBS = [
+    _job("plain", {"kind": "ok", "value": {"n": 1, "text": "żubr ☃", "list": [None, True, 0.5]}}),
+    _job("echo", {"kind": "echo"}),
+    _job("silent", {"kind": "ok", "value": None}),
+    _job("plain", {"kind": "ok", "value": "a duplicate"}),
+    _job("later", OK, delay=200),
+    _job("second", OK, priority=5),
+    _job("first", OK, priority=1),
+    _job("last-in", OK, lifo=True),
+    _job("retried", {"kind": "failTimes", "times": 2}, attempts=3),
+    _job("retried-in-front", {"kind": "failTimes", "times": 1}, attempts=2, lifo=True),
+    _job("retried-by-priority", {"kind": "failTimes", "times": 1}, attempts=2, priority=3),
+    _job(
+        "backed-off",
+        {"kind": "failTimes", "times": 1},
+        attempts=2,
+        backoff={"type": "fixed", "delay": 30},
+    ),
+    _job(
+        "exponential",
+        {"kind": "failTimes", "times": 2},
+        attempts=3,
+        backoff={"type": "exponential", "delay": 10},
+    ),
+    _job("failing", {"kind": "fail", "message": "no ☹"}, attempts=2, stackTraceLimit=1),
+    _job("hopeless", {"kind": "fail", "unrecoverable": True}, attempts=5),
+    _job("telling", {"kind": "report", "steps": 3}, keepLogs=2),
+    _job("moved", {"kind": "delay", "ms": 30}),
+    _job("unique", OK, deduplication={"id": "d"}),
+    _job("not-unique", OK, deduplication={"id": "d"}),
+    _job("throttled", OK, deduplication={"id": "t", "ttl": HOUR}),
+    _job("debounced", OK, deduplication={"id": "b", "replace": True}, delay=50),
+    _job("debounced-again", OK, deduplication={"id": "b", "replace": True}, delay=50),
+    _job("gone", OK, removeOnComplete=True),
+    _job("gone-failed", {"kind": "fail"}, removeOnFail=True),
+    _job("kept", OK, removeOnComplete={"count": 1000, "age": 3600}),
+    # what becomes of these is the administrator's doing
+    _job("removed", OK),
+    _job("preferred", OK, priority=9),
+    _job("promoted", OK, delay=HOUR),
+    _job("hastened", OK, delay=HOUR),
+    _job("updated", {"kind": "fail"}),
+    _job("again", {"kind": "failTimes", "times": 1}),
+]
+
+
+async def tell(stage: Stage, producer: Kind, worker: Kind, admin: Kind) -> dict[str, Key]:
+    """The story: the administrator closes the queue, the producer fills it, the worker empties it."""
+    await stage.clear()
+    queue = stage.queue()
+    keeper, supplier = stage.player(admin), stage.player(producer)
+    await stage.node.call("startListener", name="listener", queue=NAME, **{"from": "0"})
+    async with QueueEvents(NAME, stage.redis, after="0") as listener:
+        await keeper.pause()
+        for name, data, opts in JOBS:
+            await supplier.add(name, data, opts)
+        counts = await keeper.counts()
+        assert counts == await stage.player("node").counts() == await stage.player("toril").counts()
+        assert counts["paused"] + counts["prioritized"] + counts["delayed"] == 28
+        await keeper.remove("removed")
+        await keeper.change_priority("preferred", 1)
+        await keeper.promote("promoted")
+        await keeper.change_delay("hastened", 100)
+        await keeper.update_data("updated", {"script": OK, "for": "updated"})
+        await keeper.log("updated", "a line")
+        async with stage.working(worker):
+            await stage.blocked()
+            await keeper.resume()
+            await stage.idle()
+            assert await keeper.state("again") == "failed"
+            await keeper.retry("again")
+            await stage.idle()
+            names = [each["name"] for each in await queue.workers()]
+            raw = await stage.node.call("getWorkers", queue=NAME)
+        if isinstance(stage.server, Cluster):
+            # An ioredis cluster drops the name of a connection (FINDINGS), so Node's has none.
+            assert names == (["w1"] if worker == "toril" else [])
+        else:
+            assert names == ["w1"]
+            assert [name.rsplit(":", 1)[1] for name in raw] == ["w1"]
+        await agree_on_events(stage, listener)
+    return stage.ending()
+
+
+async def agree_on_events(stage: Stage, listener: QueueEvents) -> None:
+    """Node's QueueEvents and Toril's have heard the same, and all that there was."""
+    count = int(await stage.redis.command("XLEN", stage.queue().keys.events))
+    heard: list[dict[str, Any]] = []
+    async with asyncio.timeout(10):
+        while len(heard) < count:
+            event = await anext(listener)
+            heard.append({"event": event.name, "job": event.job_id, **event.fields})
+            if event.name in ("completed", "progress"):
+                field = "returnvalue" if event.name == "completed" else "data"
+                heard[-1][field] = event.return_value if event.name == "completed" else event.progress
+
+    async def all_heard() -> bool:
+        return len(await stage.node.call("seen", name="listener")) >= count
+
+    await until(all_heard, "Node to hear all events")
+    seen = await stage.node.call("stop", name="listener")
+    assert [{"job": None, **entry} for entry in seen] == heard
+
+
+async def test_node_agrees_whoever_produces_works_and_administers(stage: Stage) -> None:
+    truth = await tell(stage, "node", "node", "node")
+    for cast in product(KINDS, repeat=3):
+        if "toril" in cast:
+            assert_same(truth, await tell(stage, *cast), f"{cast[0]} → {cast[1]}, kept by {cast[2]},")
+
+
+async def test_node_agrees_in_a_mixed_fleet(stage: Stage, rng: random.Random) -> None:
+    """Both work on one queue, both add, and every job is done once."""
+    await stage.clear()
+    jobs = round(400 * SCALE)
+    async with (
+        stage.working("node", name="n", concurrency=3),
+        stage.working("toril", name="t", concurrency=3),
+    ):
+
+        async def produce(kind: Kind) -> None:
+            player = stage.player(kind)
+            for number in range(jobs):
+                fails = rng.randrange(3)
+                opts = {"attempts": 3, "priority": rng.randrange(4), "jobId": f"{kind}-{number}"}
+                if rng.random() < 0.2:
+                    opts["delay"] = rng.randrange(100)
+                await player.add("job", {"script": {"kind": "failTimes", "times": fails}}, opts)
+
+        await asyncio.gather(*map(produce, KINDS))
+        await stage.idle()
+    workers: Counter[str | None] = Counter()
+    for job in await stage.queue().jobs("completed"):
+        assert job.attempts_made == job.attempts_started == job.data["script"]["times"] + 1
+        assert job.stalled_count == 0
+        workers[job.processed_by] += 1
+    assert sum(workers.values()) == 2 * jobs
+    assert workers.keys() == {"n", "t"}, workers
+
+
+# ---------------------------------------------------------------------- who sleeps is woken
+
+
+@pytest.mark.parametrize(("producer", "worker"), PAIRS)
+async def test_node_agrees_when_to_wake_an_idle_worker(stage: Stage, producer: Kind, worker: Kind) -> None:
+    """By whatever brings work, at once: not when it would look by itself."""
+    await stage.clear()
+    player = stage.player(producer)
+    data = {"script": {"kind": "failTimes", "times": 1}}
+
+    async def add(**opts: Any) -> str:
+        return await player.add("job", data, opts)
+
+    async def resume() -> str:
+        await player.pause()
+        job = await add()
+        await stage.blocked()
+        await player.resume()
+        return job
+
+    async def promote() -> str:
+        job = await add(delay=HOUR)
+        await player.promote(job)
+        return job
+
+    async with stage.working(worker, drain=60) as crew:
+        news: dict[str, Callable[[], Awaitable[str]]] = {
+            "a job": add,
+            "a prioritized job": lambda: add(priority=3),
+            "a delayed job": lambda: add(delay=100),
+            "a queue that goes on": resume,
+            "a promoted job": promote,
+        }
+        for what, bring in news.items():
+            await stage.blocked()
+            started = time.monotonic()
+            job = await bring()
+            await crew.until_run(job)
+            assert time.monotonic() - started < 5, what
+            await until(lambda job=job: _is(player, job, "failed"), what)  # type: ignore[misc]
+        job = await add()
+        await until(lambda: _is(player, job, "failed"), "a job to fail")
+        await stage.blocked()
+        started = time.monotonic()
+        await player.retry(job)
+        await until(lambda: _is(player, job, "completed"), "a job that is retried")
+        assert time.monotonic() - started < 5
+
+
+async def _is(player: Player, job: str, state: str) -> bool:
+    return await player.state(job) == state
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+async def test_node_agrees_what_a_pause_is(stage: Stage, first: Kind, second: Kind) -> None:
+    """One pauses, both add, workers of both take nothing, the other lets them go on."""
+    await stage.clear()
+    players = [stage.player(first), stage.player(second)]
+    await players[0].pause()
+    assert await stage.queue().is_paused()
+    assert await stage.node.call("isPaused", queue=NAME)
+    async with stage.working("node", name="n"), stage.working("toril", name="t"):
+        for number in range(6):
+            await players[number % 2].add("job", {"script": OK}, {"priority": number % 3})
+        await stage.blocked(2)
+        for player in players:
+            counts = await player.counts()
+            assert (counts["paused"], counts["prioritized"], counts["active"]) == (2, 4, 0)
+        await players[1].resume()
+        await stage.idle()
+    for player in players:
+        assert (await player.counts())["completed"] == 6
+
+
+# ---------------------------------------------------------------------- one job, in turn
+
+
+class Turns:
+    """Operations on one database, done by Node and by Toril in turn, at one time of one clock."""
+
+    def __init__(self, node: NodeSide, redis: Connection, first: int) -> None:
+        self._node = node
+        self._toril = TorilSide(redis, node.store, node)
+        self._turn = first
+        self._held: dict[str, str] = {}
+
+    async def reset(self) -> None:
+        await self._node.reset()
+        self._toril.now = START
+
+    async def execute(self, operation: Operation) -> Reply:
+        if isinstance(operation, Advance):
+            self._toril.now += operation.ms  # Node's side lets the keys grow older
+            return await self._node.execute(operation)
+        if isinstance(operation, OnJob) and isinstance(operation.job, Held):
+            # Each side knows only what it has activated itself.
+            operation = replace(operation, job=Id(self._held[operation.job.held]))
+        self._turn += 1
+        side = (self._node, self._toril)[self._turn % 2]
+        reply = await side.execute(operation)
+        if isinstance(operation, Fetch):
+            self._held[operation.token] = reply["ok"]["job"]["id"]
+        return reply
+
+
+_OPTIONS = JobOptions(
+    attempts=4, backoff=Backoff("exponential", 1000), keep_logs=3, deduplication=Deduplication("d")
+)
+LIFE: tuple[Operation, ...] = (
+    Add(opts=_OPTIONS),
+    Add(opts=JobOptions(deduplication=Deduplication("d"))),
+    Fetch(token="t1"),
+    UpdateProgress(job=Held("t1"), progress={"half": 0.5}),
+    Log(job=Held("t1"), row="one"),
+    ExtendLock(job=Held("t1"), token="t1"),
+    Sweep(),
+    LoseLock(job=Held("t1")),
+    Advance(ms=30_000),
+    Sweep(),  # it has stalled
+    Complete(job=Held("t1"), token="t1", value="too late"),
+    Fetch(token="t2"),
+    Complete(job=Held("t1"), token="t1", value="too late"),
+    Fail(job=Held("t2"), token="t2"),  # delayed by the backoff
+    ChangeDelay(job=Id("1"), delay=5000),
+    Advance(ms=10_000),
+    Fetch(token="t3"),
+    MoveToDelayed(job=Held("t3"), token="t3", timestamp=START + 100_000),
+    Promote(job=Id("1")),
+    ChangePriority(job=Id("1"), priority=7),
+    Pause(),
+    ChangePriority(job=Id("1"), priority=0),
+    Resume(),
+    Fetch(token="t4"),
+    MoveToWait(job=Held("t4"), token="t4"),
+    Fetch(token="t5"),
+    Fail(job=Held("t5"), token="t5"),
+    Promote(job=Id("1")),
+    UpdateData(job=Id("1"), data=[1, "two"]),
+    Fetch(token="t6"),
+    Log(job=Held("t6"), row="two"),
+    Fail(job=Held("t6"), token="t6"),
+    Promote(job=Id("1")),
+    Fetch(token="t7"),
+    Fail(job=Held("t7"), token="t7"),  # for good
+    Retry(job=Id("1")),
+    Fetch(token="t8"),
+    Log(job=Held("t8"), row="three"),
+    Log(job=Held("t8"), row="four"),
+    Complete(job=Held("t8"), token="t8", value={"at": "last"}),
+    Add(opts=JobOptions(deduplication=Deduplication("d"))),
+)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["node-first", "toril-first"])
+async def test_node_agrees_when_every_step_of_a_job_is_done_by_the_other(stage: Stage, first: int) -> None:
+    """To the byte: the same clock, the same steps, and the state that Node alone leaves."""
+    life = [replace(each, queue=NAME) if isinstance(each, OnQueue) else each for each in LIFE]
+    await stage.node.reset()
+    alone = [await stage.node.execute(operation) for operation in life]
+    truth = normalise(stage.node.store.dump())
+    turns = Turns(stage.node, stage.redis, first)
+    await turns.reset()
+    for place, operation in enumerate(life):
+        difference = reply_difference(alone[place], await turns.execute(operation))
+        assert difference is None, f"{place}, {operation}: {difference}"
+    assert_same(truth, normalise(stage.node.store.dump()), "in turn")
+    assert truth[f"bull:{NAME}:1"].value["ats"] == "8"
+
+
+# ---------------------------------------------------------------------- families
+
+POLICIES = {
+    "none": {},
+    "fpof": {"failParentOnFailure": True},
+    "cpof": {"continueParentOnFailure": True},
+    "idof": {"ignoreDependencyOnFailure": True},
+    "rdof": {"removeDependencyOnFailure": True},
+}
+BAD: dict[str, Any] = {"kind": "fail", "message": "bad"}
+
+
+def member(job: str, queue: str, script: dict[str, Any], *children: Json, **opts: Any) -> Json:
+    made = {"name": "member", "queueName": queue, "data": {"script": script}, "opts": {"jobId": job, **opts}}
+    return {**made, "children": list(children)} if children else made
+
+
+def families(policy: str) -> list[Json]:
+    """Flows over two queues; one child of each family fails, with that policy."""
+    how = POLICIES[policy]
+
+    def child(job: str, script: dict[str, Any] = OK, **opts: Any) -> Json:
+        return member(f"{job}-{policy}", OTHER, script, **opts)
+
+    return [
+        member(f"happy-{policy}", NAME, OK, child("h1"), child("h2", priority=2), **how),
+        member(
+            f"root-{policy}",
+            NAME,
+            OK,
+            child("fine"),
+            child("bad", BAD, attempts=2, **how),
+            member(
+                f"middle-{policy}",
+                OTHER,
+                OK,
+                member(f"deep-fine-{policy}", NAME, OK),
+                member(f"deep-bad-{policy}", NAME, BAD, **how),
+                **how,
+            ),
+        ),
+        member(f"early-{policy}", NAME, OK, child("e1", BAD, **how), child("e2", delay=100), attempts=2),
+        member(f"preferred-{policy}", NAME, OK, child("p1", BAD, **how), priority=3),
+        member(f"late-{policy}", NAME, OK, child("l1", BAD, **how), delay=100),
+        member(f"bereft-{policy}", NAME, OK, child("b1", BAD, removeOnFail=True, **how)),
+    ]
+
+
+async def raise_families(stage: Stage, worker: Kind, policy: str) -> tuple[dict[str, Key], list[Any]]:
+    """Node makes the flows. One queue is worked on after the other, so that the order is the same.
+
+    How it ends, and which problems the workers met: jobs that are done before their children, say.
+    """
+    await stage.clear(NAME, OTHER)
+    for flow in families(policy):
+        await stage.node.call("addFlow", flow=flow)
+    for _ in range(4):
+        for queue in (OTHER, NAME):
+            async with stage.working(worker, queue):
+                await stage.idle(queue)
+    problems, stage.problems = stage.problems, []
+    return stage.ending(), problems
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_node_agrees_how_families_end(stage: Stage, policy: str) -> None:
+    truth, known = await raise_families(stage, "node", policy)
+    found, problems = await raise_families(stage, "toril", policy)
+    assert_same(truth, found, "toril")
+    assert problems == known
+    left = truth.get("bull:{fleet}:waiting-children", Key("zset", [])).value
+    assert bool(left) == (policy == "none"), left
+
+
+# ---------------------------------------------------------------------- schedulers
+
+SCHEDULERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "every": ({"every": 150, "limit": 4}, {"name": "tick", "data": {"script": OK}}),
+    "retried": (
+        {"every": 150, "limit": 3},
+        {
+            "data": {"script": {"kind": "failTimes", "times": 1}},
+            "opts": {"attempts": 2, "backoff": {"type": "fixed", "delay": 20}},
+        },
+    ),
+    "failing": ({"every": 150, "limit": 3}, {"data": {"script": BAD}, "opts": {"removeOnFail": 1}}),
+    "pattern": ({"pattern": "* * * * * *", "limit": 2}, {"name": "cron", "data": {"script": OK}}),
+    "zone": (
+        {"pattern": "*/1 * * * * *", "tz": "Asia/Kolkata", "limit": 2},
+        {"data": {"script": OK}, "opts": {"priority": 4, "keepLogs": 1}},
+    ),
+}
+
+
+async def upsert(stage: Stage, scheduler: str, repeat: Json, template: Json) -> None:
+    await stage.node.call(
+        "upsertJobScheduler", queue=NAME, scheduler=scheduler, repeat=repeat, template=template
+    )
+
+
+async def schedule(stage: Stage, worker: Kind) -> dict[str, Key]:
+    await stage.clear()
+
+    async def between_seconds() -> bool:
+        return 50 < wall_clock() % 1000 < 500
+
+    await until(between_seconds, "a moment when no pattern is due")
+    for scheduler, (repeat, template) in SCHEDULERS.items():
+        await upsert(stage, scheduler, repeat, template)
+    # what BullMQ 5 still takes of its former repeatable jobs, and keeps as a scheduler
+    former = {"repeat": {"every": 150, "limit": 3}}
+    await stage.player("node").add("former", {"script": OK}, former)
+    async with stage.working(worker, concurrency=5):
+        await stage.idle()
+    return stage.ending()
