@@ -20,11 +20,14 @@ end
 -- Up to `most` ids, already in the active list: first those without a priority.
 local function pop(q, most)
   local ids = {}
-  for _, id in ipairs(call('RPOP', q .. 'wait', most) or {}) do
-    if string.sub(id, 1, 2) ~= '0:' then -- markers that BullMQ 4 left behind
-      ids[#ids + 1] = id
+  repeat
+    local popped = call('RPOP', q .. 'wait', most - #ids) or {}
+    for _, id in ipairs(popped) do
+      if string.sub(id, 1, 2) ~= '0:' then -- markers that BullMQ 4 left behind
+        ids[#ids + 1] = id
+      end
     end
-  end
+  until #popped == 0 or #ids == most
   if #ids < most then
     local first = call('ZPOPMIN', q .. 'prioritized', most - #ids)
     for place = 1, #first, 2 do

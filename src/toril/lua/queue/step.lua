@@ -93,7 +93,7 @@ local jobs, limited, due = {}, 0, 0
 local may_be_drained = any_finished
 if refused then
   -- As BullMQ has it: a worker that could not give up a job hears of that first.
-  may_be_drained = any_finished and #tokens == 0
+  may_be_drained = any_finished and (#tokens == 0 or not next_due(q))
 elseif #tokens > 0 then
   local taken = take(q, now, tokens, ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6])
   jobs, limited, due = taken.jobs, taken.limited, taken.due
