@@ -647,14 +647,16 @@ def new_jobs(chance: random.Random, toril: TorilSide) -> list[NewJob]:
             options = toril.options(new_job(chance.randrange, SHAPES + OWN + CHILD).opts)
         except InvalidValue:
             continue
+        names = [job.options.job_id for job in jobs if job.options.job_id]
         if chance.random() < 0.7:
-            names = [job.options.job_id for job in jobs if job.options.job_id]
             options = JobOptions(
                 job_id=chance.choice((None, "alpha", "beta", "gamma")),
                 delay=chance.choice((None, 1000)),
                 deduplication=chance.choice(DEDUPLICATIONS),
                 parent=Parent(chance.choice(names), f"{toril.prefix}:q") if names else None,
             )
+        if options.parent is None and options.job_id in names:
+            continue  # known: "another parent after none"
         jobs.append(NewJob("job", b"{}", options))
     return jobs
 
@@ -708,6 +710,15 @@ an end written behind the purge of the next
   - write_finished(q)
   - purge(
   + purge(
+a parent that gives way, but is waited for
+  - elseif (custom or more.de) and not (more.de and will_give_way(id, more.de)) then
+  + elseif custom or more.de then
+a parent that is replaced, but is waited for
+  - there[q .. owner], delayed[owner] = false, nil
+  + delayed[owner] = nil
+a second parent taken for the first
+  - parents[key] = its or parent_key
+  + parents[key] = parent_key
 """
 """What could be wrong only where there are several jobs."""
 
@@ -723,19 +734,18 @@ async def test_node_agrees_with_batches_by_no_mistaken_script(
             await way(twins, random.Random(f"many/{number}"))
 
     async def check_until_found() -> None:
-        nonlocal needed
-        while needed < ENOUGH:
-            needed += 1
-            await check_both(needed)
+        while len(shown) < ENOUGH:
+            shown.append(len(shown))
+            await check_both(shown[-1])
 
-    needed = 0
+    shown: list[int] = []
     make(MUTATIONS_WITH_MANY[mistake], monkeypatch)
     async with open_twins(server) as twins:
         with pytest.raises(AssertionError):
             await check_until_found()
-        print(f"batches needed: {needed}")
+        print(f"batches needed: {len(shown)}")
         monkeypatch.undo()
-        await check_both(needed)
+        await check_both(shown[-1])
 
 
 IN_THE_WAY = {
@@ -760,11 +770,26 @@ IN_THE_WAY = {
         [JobOptions(job_id="c", parent=Parent(parent, "bull:q")) for parent in ("a", "b")],
         ParentTaken,
     ),
+    "another parent after none": (
+        [JobOptions(job_id="a"), JobOptions(job_id="b")],
+        [
+            JobOptions(job_id="c", parent=Parent("a", "bull:q")),
+            JobOptions(job_id="c"),
+            JobOptions(job_id="c", parent=Parent("b", "bull:q")),
+        ],
+        ParentTaken,
+    ),
 }
 """Jobs that are there; a batch whose last job is refused when it is added by itself, in turn; and how."""
 
 
-@pytest.mark.parametrize("what", IN_THE_WAY)
+FORGOTTEN = pytest.mark.xfail(strict=True, reason="add.lua forgets the parent when the id comes without one")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [*list(IN_THE_WAY)[:-1], pytest.param("another parent after none", marks=FORGOTTEN)],
+)
 async def test_node_agrees_with_batches_whose_jobs_are_in_each_others_way(server: Server, what: str) -> None:
     there, batch, refusal = IN_THE_WAY[what]
     async with NodeOracle() as oracle, open_toril(oracle, server, db=6) as toril:
