@@ -716,9 +716,6 @@ a parent that gives way, but is waited for
 a parent that is replaced, but is waited for
   - there[q .. owner], delayed[owner] = false, nil
   + delayed[owner] = nil
-a second parent taken for the first
-  - parents[key] = its or parent_key
-  + parents[key] = parent_key
 """
 """What could be wrong only where there are several jobs."""
 
@@ -783,12 +780,9 @@ IN_THE_WAY = {
 """Jobs that are there; a batch whose last job is refused when it is added by itself, in turn; and how."""
 
 
-FORGOTTEN = pytest.mark.xfail(strict=True, reason="add.lua forgets the parent when the id comes without one")
-
-
 @pytest.mark.parametrize(
     "what",
-    [*list(IN_THE_WAY)[:-1], pytest.param("another parent after none", marks=FORGOTTEN)],
+    [*list(IN_THE_WAY)[:-1], pytest.param("another parent after none")],
 )
 async def test_node_agrees_with_batches_whose_jobs_are_in_each_others_way(server: Server, what: str) -> None:
     there, batch, refusal = IN_THE_WAY[what]

@@ -11,7 +11,8 @@ local function limit_left(q, max)
   end
   local left = call('PTTL', q .. 'limiter')
   if left == 0 then
-    call('DEL', q .. 'limiter')
+    call('DEL', q .. 'limiter') -- its window ends in this very millisecond: a new one begins
+    return 0, max
   end
   -- A counter that never expires limits nobody, as in BullMQ.
   return math.max(0, left), math.huge

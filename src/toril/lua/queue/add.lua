@@ -142,7 +142,7 @@ for first = 1, #ARGV, WIDTH do
     if its and its ~= parent_key and will_be_there(its) then
       return refusal(place, -7)
     end
-    parents[key] = its or parent_key
+    parents[key] = its or parent_key or parents[key]
   elseif (custom or more.de) and not (more.de and will_give_way(id, more.de)) then
     there[key], parents[key] = true, parent_key
     delayed[id] = tonumber(ARGV[first + 5]) > 0 and not more.waits or nil

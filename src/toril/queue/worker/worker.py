@@ -300,12 +300,12 @@ class Worker:
         wait = 0.0 if force else (self._grace if grace is None else grace)
         if self._running and wait > 0:
             await asyncio.wait([running.task for running in self._running.values()], timeout=wait)
-        for running in list(self._running.values()):
-            running.stopped = running.stopped or "close"
-            running.task.cancel()
-        if tasks := [running.task for running in self._running.values()]:
-            await asyncio.wait(tasks)
-        while self._ended or self._asked:
+        # A step that was under way may still bring jobs, so this is asked again until nothing is left.
+        while self._running or self._ended or self._asked:
+            for running in self._running.values():
+                if not running.stopped:
+                    running.stopped = "close"
+                    running.task.cancel()
             self._wake.set()
             await asyncio.sleep(0.005)
         for task in self._tasks:
@@ -446,7 +446,14 @@ class Worker:
     def _start_job(self, job: Job) -> None:
         task = asyncio.create_task(self._work_on(job))
         self._running[job.token] = _Running(job, task)
+        task.add_done_callback(lambda _: self._stopped_before_it_began(job))
         self._emit("active", job)
+
+    def _stopped_before_it_began(self, job: Job) -> None:
+        """A task that is cancelled before its first turn runs nothing, also not what would clean up."""
+        running = self._running.pop(job.token, None)
+        if running is not None:
+            self._end_stopped(job, running.stopped)
 
     async def _work_on(self, job: Job) -> None:
         try:
@@ -457,16 +464,18 @@ class Worker:
         except (DelayedError, WaitingChildrenError):
             pass  # the handler has moved it already
         except asyncio.CancelledError:
-            stopped = self._running[job.token].stopped
-            if stopped == "close":
-                self._end(_Ended(job, HandedBack(job.id, job.token), problem=QueueError("handed back")))
-            elif stopped != "lost":
-                self._end_failed(job, UnrecoverableError(stopped or "cancelled"))
+            self._end_stopped(job, self._running[job.token].stopped)
         except Exception as problem:  # noqa: BLE001 - whatever a handler raises is its job's failure
             self._end_failed(job, problem)
         finally:
             del self._running[job.token]
             self._wake.set()
+
+    def _end_stopped(self, job: Job, why: str) -> None:
+        if why == "close":
+            self._end(_Ended(job, HandedBack(job.id, job.token), problem=QueueError("handed back")))
+        elif why != "lost":
+            self._end_failed(job, UnrecoverableError(why or "cancelled"))
 
     async def _run_handler(self, job: Job) -> Any:
         reason = unrecoverable_reason(job, self._max_started)
