@@ -22,11 +22,11 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from toril import codec
 from toril.connection import CommandRefused, Connection, OutcomeUnknown, ScriptBusy, Unavailable, Unreachable
 from toril.connection.wire import Argument
 from toril.errors import InvalidValue, TorilError
 from toril.keyspace import QueueKeys
-from toril.queue import codec
 from toril.queue.errors import JobMissing, QueueError
 from toril.queue.store import QueueStore
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from toril import codec
 from toril.errors import InvalidValue
-from toril.queue import codec
 from toril.queue.errors import QueueError, error_of
 from toril.queue.events import result_of
 from toril.queue.job import JobData

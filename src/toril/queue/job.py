@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from toril.queue import codec
+from toril import codec
 
 
 class JobData:

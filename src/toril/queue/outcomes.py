@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from toril import codec
 from toril.connection.wire import Argument
 from toril.errors import TorilError
-from toril.queue import codec
 from toril.queue.errors import UnrecoverableError
 from toril.queue.job import JobData
 from toril.queue.options import KeepJobs, kept

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from toril import codec
 from toril.connection import Connection, Durability, DurabilityNotReached
 from toril.connection.durability import Level
 from toril.errors import InvalidValue
 from toril.keyspace import QueueKeys, slot_of
-from toril.queue import codec
 from toril.queue.errors import QueueError
 from toril.queue.handle import Job
 from toril.queue.options import (

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from toril import codec
 from toril.connection import Connection, Durability, Script, load_script
 from toril.connection.durability import Level
 from toril.connection.wire import Argument
 from toril.keyspace import QUEUE_SUFFIXES, QueueKeys
-from toril.queue import codec
 from toril.queue.errors import QueueError, UntaggedName, error_of
 from toril.queue.job import JobData
 from toril.queue.options import JobOptions, parent_link

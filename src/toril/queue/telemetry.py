@@ -13,7 +13,7 @@ from typing import Any
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
-from toril.queue import codec
+from toril import codec
 from toril.queue.job import JobData
 
 

@@ -1,4 +1,4 @@
-"""JSON as job payloads have it: compact and UTF-8.
+"""JSON as jobs and events carry it: compact and UTF-8.
 
 What JSON has no type for is refused, or becomes its nearest: keys become text, tuples lists, dates text. nan
 and inf are refused, where Node would write null.
