@@ -98,7 +98,7 @@ def split_slots(shards: int) -> list[SlotRange]:
 
 # ---------------------------------------------------------------------------- names
 
-Kind = Literal["queue", "stream", "log", "room"]
+Kind = Literal["queue", "stream", "log", "partition", "room"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class KeySet:
             yield key
 
 
-_NOT_KEYS = frozenset({"kind", "tag", "slot", "walk", "cluster_safe_name"})
+_NOT_KEYS = frozenset({"kind", "tag", "slot", "walk", "cluster_safe_name", "label"})
 
 
 @dataclass(frozen=True)
@@ -442,7 +442,101 @@ QUEUE_SUFFIXES = _own_suffixes()
 """The keys a queue has of its own: no job can have such an id."""
 
 
-KEY_SETS: Mapping[Kind, type[KeySet]] = {"queue": QueueKeys}
+@dataclass(frozen=True)
+class LogKeys(KeySet):
+    """What an event log keeps apart from its partitions."""
+
+    kind: ClassVar[Kind] = "log"
+
+    name: str = "log"
+
+    def __post_init__(self) -> None:
+        name = NAME_RULES["log"].check(self.name)
+        object.__setattr__(self, "base", Key(f"toril:{{{name}}}:"))
+
+    @property
+    def meta(self) -> Key:
+        """Hash: the log's epochs, its retention and its limits."""
+        return self["meta"]
+
+
+@dataclass(frozen=True)
+class PartitionKeys(KeySet):
+    """The keys of one partition of an event log: tag ``{log:07}``, in a later epoch ``{log:2:07}``."""
+
+    kind: ClassVar[Kind] = "partition"
+
+    log: str = "log"
+    epoch: int = 1
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        NAME_RULES["log"].check(self.log)
+        for what, value, least in (("epoch", self.epoch, 1), ("partition", self.number, 0)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InvalidName(what, value, f"a whole number of at least {least}")
+        object.__setattr__(self, "base", Key(f"toril:{{{self.label}}}:"))
+
+    @property
+    def label(self) -> str:
+        """Its name: ``log:07``, in a later epoch ``log:2:07``."""
+        epoch = f"{self.epoch}:" if self.epoch > 1 else ""
+        return f"{self.log}:{epoch}{self.number:02d}"
+
+    @property
+    def entries(self) -> Key:
+        """Stream of the events."""
+        return self["entries"]
+
+    @property
+    def head(self) -> Key:
+        """Hash: the last ordinal, what was trimmed, whether it is sealed, the filter's size."""
+        return self["head"]
+
+    @property
+    def readers(self) -> Key:
+        """Hash of the readers and their floors."""
+        return self["readers"]
+
+    @property
+    def activity(self) -> Key:
+        """Sorted set of the aggregates in Redis, by their last activity."""
+        return self["activity"]
+
+    @property
+    def blobs(self) -> Key:
+        """Sorted set of the bodies kept outside the stream, by ordinal."""
+        return self["blobs"]
+
+    @property
+    def walls(self) -> Key:
+        """Set of the tenants that are being erased."""
+        return self["walls"]
+
+    @property
+    def rewrite(self) -> Key:
+        """The stream as it will be when a tenant has been erased from it."""
+        return self["rewrite"]
+
+    @property
+    def bell(self) -> Key:
+        """Channel that rings when entries were appended."""
+        return self["bell"]
+
+    def aggregate(self, key: str) -> Key:
+        """Hash of one aggregate: version, idempotency keys, where its entries are, states."""
+        return self[f"a:{key}"]
+
+    def blob(self, ordinal: str) -> Key:
+        """A body kept outside the stream."""
+        return self[f"b:{ordinal}"]
+
+    def filter(self, level: str) -> Key:
+        """One level of the filter that remembers which aggregates are cold."""
+        return self[f"f:{level}"]
+
+
+KEY_SETS: Mapping[Kind, type[KeySet]] = {"queue": QueueKeys, "log": LogKeys, "partition": PartitionKeys}
 """The key set of each kind of keyspace; a script's header names the kind it works on."""
 
 

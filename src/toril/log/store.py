@@ -1,0 +1,311 @@
+"""The one door to a log's state: each method is one script, or one command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toril.aggregate import Aggregate
+from toril.connection import Connection, Durability, Script, load_script
+from toril.connection.durability import Level
+from toril.connection.errors import CommandRefused
+from toril.connection.wire import Argument
+from toril.keyspace import PartitionKeys
+from toril.log.entry import MOST_EVENTS, Append, Entry, Partition, Position, decode, is_outside
+from toril.log.errors import (
+    GapFound,
+    LogFull,
+    ReaderFenced,
+    ReaderGone,
+    SealedPartition,
+    WrongPosition,
+)
+
+_ERRORS: Mapping[str, type[CommandRefused]] = {
+    "SEALED": SealedPartition,
+    "FULL": LogFull,
+    "GAP": GapFound,
+    "GONE": ReaderGone,
+    "FENCED": ReaderFenced,
+    "BACKWARDS": WrongPosition,
+    "PAST": WrongPosition,
+    "NOPLACE": WrongPosition,
+}
+
+
+def _script(verb: str) -> Script:
+    return load_script(f"log/{verb}", errors=_ERRORS)
+
+
+APPEND, READ, LOOK = map(_script, ("append", "read", "look"))
+REGISTER, CLAIM, ADVANCE, RETIRE, TRIM = map(_script, ("register", "claim", "advance", "retire", "trim"))
+QUIET, FREEZE, THAW, SETTLE = map(_script, ("quiet", "freeze", "thaw", "settle"))
+SEAL, CHILL, FORGET, REWRITE = map(_script, ("seal", "chill", "forget", "rewrite"))
+
+PAGE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of a log. All writers of a log should have the same."""
+
+    entries: int | None = None
+    """Entries a partition may hold before it takes no more; None: what the server's memory holds."""
+    inline: int = 64 * 1024
+    """Bytes of a body that is kept in the stream; larger ones are kept outside and referred to."""
+    window_ms: int = 24 * 3600 * 1000
+    """How long an idempotency key is remembered at least."""
+    quiet_ms: int = 3600 * 1000
+    """How long an aggregate is quiet before it leaves Redis."""
+
+    @property
+    def grain_ms(self) -> int:
+        """How exactly activity is noted."""
+        return min(60_000, self.quiet_ms // 10)
+
+    @property
+    def answer_holds_ms(self) -> int:
+        """How long what the cold store said of a missing aggregate can be relied on.
+
+        Half the time after which one that came back meanwhile could leave again.
+        """
+        return self.quiet_ms // 2
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderState:
+    """Where a reader stands in one partition."""
+
+    position: Position
+    fence: int
+    expires_at: int = 0
+    """When a temporary reader is forgotten (ms); 0: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a partition stands."""
+
+    partition: Partition
+    now: int
+    """Milliseconds since 1970, by the server's clock."""
+    ordinal: int
+    """The last ordinal that was given."""
+    trimmed: int
+    """The last ordinal that was trimmed."""
+    length: int
+    first_id: str
+    last_id: str
+    hot: int
+    """Aggregates that are in Redis."""
+    sealed: bool
+    carry: bool
+    filter_levels: int
+    readers: dict[str, ReaderState]
+
+    def backlog(self, reader: str) -> int:
+        """Entries the reader is not done with."""
+        return self.ordinal - self.readers[reader].position.ordinal
+
+    @property
+    def holding(self) -> list[str]:
+        """The readers that hold up trimming: none before them."""
+        floor = min((state.position.ordinal for state in self.readers.values()), default=0)
+        return sorted(name for name, its in self.readers.items() if its.position.ordinal == floor)
+
+
+class PartitionStore:
+    """See the module's text."""
+
+    __slots__ = ("_redis", "keys", "limits", "partition")
+
+    def __init__(self, redis: Connection, log: str, partition: Partition, limits: Limits) -> None:
+        self._redis = redis
+        self.partition = partition
+        self.keys: PartitionKeys = partition.keys(log)
+        self.limits = limits
+
+    async def _run(self, script: Script, *args: Argument, **how: Any) -> Any:
+        return await self._redis.run(script, self.keys, *args, **how)
+
+    # ------------------------------------------------------------------ events
+
+    async def append(
+        self, appends: Sequence[Append], durability: Durability | Level = "memory"
+    ) -> list[list[str]]:
+        """The words of each append's result: see ``lua/log/append.lua``."""
+        limits = self.limits
+        args: list[Argument] = [limits.entries or 0, limits.inline, limits.window_ms, limits.grain_ms]
+        for append in appends:
+            expected = "" if append.expected_version is None else append.expected_version
+            args += (append.aggregate.key, append.key, expected, len(append.bodies), *append.bodies)
+        # A repeat finds the idempotency keys of the first: it can be sent again when an answer was lost.
+        results = await self._run(APPEND, *args, durability=durability, repeatable=True)
+        return [result.decode().split(" ") for result in results]
+
+    async def read_aggregate(
+        self, aggregate: Aggregate, first: int, most: int
+    ) -> tuple[int, int, list[Entry]] | None:
+        """Its version, the version to go on from, and entries; None where it is perhaps cold."""
+        answer = await self._run(READ, aggregate.key, first, most, MOST_EVENTS)
+        if answer == b"F":
+            return None
+        version, following, raw = answer
+        return int(version), int(following), await self._decoded(raw)
+
+    async def fields(self, aggregate: Aggregate) -> list[bytes]:
+        """All that Redis has of an aggregate, fields and values in turn."""
+        found: list[bytes] = await self._redis.command("HGETALL", self.keys.aggregate(aggregate.key))
+        return found
+
+    async def page(self, after: str, most: int) -> list[Entry]:
+        """The entries after an id."""
+        return await self._decoded(
+            await self._redis.command("XRANGE", self.keys.entries, f"({after}", "+", "COUNT", most)
+        )
+
+    async def stretch(self, first_id: str, count: int) -> list[Entry]:
+        """Entries from an id on."""
+        return await self._decoded(
+            await self._redis.command("XRANGE", self.keys.entries, first_id, "+", "COUNT", count)
+        )
+
+    async def _decoded(self, raw: Sequence[Any]) -> list[Entry]:
+        partition = self.partition
+        entries = [decode(partition, one) for one in raw]
+        outside = [entry for entry, one in zip(entries, raw, strict=True) if is_outside(one)]
+        if outside:
+            bodies = await asyncio.gather(
+                *(self._redis.command("GET", self.keys.blob(str(entry.ordinal))) for entry in outside)
+            )
+            for entry, body in zip(outside, bodies, strict=True):
+                if body is None:
+                    raise GapFound(f"GAP the body of {entry!r}, kept outside the stream, is missing")
+                entry.body = body
+        return entries
+
+    async def last_ordinal(self) -> int:
+        """The last ordinal that was given."""
+        return int(await self._redis.command("HGET", self.keys.head, "ordinal") or 0)
+
+    async def look(self) -> Standing:
+        """How the partition stands."""
+        now, head, length, first_id, last_id, hot, readers = await self._run(LOOK)
+        said = {head[i]: head[i + 1] for i in range(0, len(head), 2)}
+        states = {}
+        for name, line in zip(readers[::2], readers[1::2], strict=True):
+            ordinal, entry_id, fence, expires = line.decode().split(" ")
+            states[name.decode()] = ReaderState(Position(int(ordinal), entry_id), int(fence), int(expires))
+        return Standing(
+            partition=self.partition,
+            now=int(now),
+            ordinal=int(said.get(b"ordinal", 0)),
+            trimmed=int(said.get(b"trimmed", 0)),
+            length=length,
+            first_id=first_id.decode(),
+            last_id=last_id.decode(),
+            hot=hot,
+            sealed=b"sealed" in said,
+            carry=b"carry" in said,
+            filter_levels=int(said.get(b"levels", 0)),
+            readers=states,
+        )
+
+    # ------------------------------------------------------------------ readers
+
+    async def register(self, reader: str, start: Position | str = "first", silent_ms: int = 0) -> ReaderState:
+        """Register a reader, or find where it stands."""
+        where = (start,) if isinstance(start, str) else (start.ordinal, start.id)
+        return _reader_state(await self._run(REGISTER, reader, silent_ms, *where, repeatable=True))
+
+    async def claim(self, reader: str) -> ReaderState:
+        """Read for a reader from now on. Sent twice, it only fences twice."""
+        return _reader_state(await self._run(CLAIM, reader, repeatable=True))
+
+    async def advance(self, reader: str, fence: int, position: Position, silent_ms: int = 0) -> bool:
+        """Move a reader's floor; whether it moved."""
+        moved = await self._run(
+            ADVANCE, reader, fence, position.ordinal, position.id, silent_ms, repeatable=True
+        )
+        return bool(moved)
+
+    async def retire(self, reader: str) -> bool:
+        """Take a reader's floor away; whether there was one."""
+        return bool(await self._run(RETIRE, reader, repeatable=True))
+
+    async def trim(self, needed: str, age_ms: int, most: int) -> tuple[int, int, list[str]]:
+        """Entries removed, the last ordinal trimmed, the readers that hold up the rest."""
+        removed, trimmed, holding = await self._run(TRIM, needed, age_ms, most, repeatable=True)
+        return int(removed), int(trimmed), [name.decode() for name in holding]
+
+    # ------------------------------------------------------------------ going cold
+
+    async def quiet(self, most: int) -> list[tuple[str, list[bytes]]]:
+        """Quiet aggregates, with their fields and values."""
+        found = await self._run(QUIET, self.limits.quiet_ms, most, PAGE_BYTES)
+        return [(key.decode(), fields) for key, fields in found]
+
+    async def freeze(self, changes: Mapping[str, int]) -> int:
+        """Let aggregates go that have been changed so often, and no more often; says how many went."""
+        args = [part for pair in changes.items() for part in pair]
+        return sum(await self._run(FREEZE, *args, repeatable=True))
+
+    async def thaw(self, aggregate: Aggregate, asked: int, fields: Sequence[bytes] = ()) -> bool:
+        """Bring an aggregate back, as it was when it left; False: ask the cold store again."""
+        holds = self.limits.answer_holds_ms
+        return bool(await self._run(THAW, aggregate.key, asked, holds, *fields, repeatable=True))
+
+    async def settle(self, most: int) -> int:
+        """Let quiet aggregates forget, where there is no cold store; says how many were looked at."""
+        limits = self.limits
+        looked: int = await self._run(SETTLE, limits.quiet_ms, limits.window_ms, most, repeatable=True)
+        return looked
+
+    # ------------------------------------------------------------------ a new epoch, an erased tenant
+
+    async def prepare(self) -> None:
+        """Let a partition of a new epoch ask for aggregates it does not know."""
+        await self._redis.command("HSET", self.keys.head, "carry", 1, repeatable=True)
+
+    async def carried(self) -> None:
+        """All aggregates of the epoch before are known here."""
+        await self._redis.command("HDEL", self.keys.head, "carry", repeatable=True)
+
+    async def seal(self, epoch: int) -> int:
+        """Take no more events; the last ordinal."""
+        return int(await self._run(SEAL, epoch, repeatable=True))
+
+    async def chill(self, aggregates: Sequence[str]) -> None:
+        """Remember aggregates as cold."""
+        await self._run(CHILL, *aggregates, repeatable=True)
+
+    async def hot(self, first: int, count: int) -> list[str]:
+        """Aggregates that are in Redis, by rank."""
+        found = await self._redis.command("ZRANGE", self.keys.activity, first, first + count - 1)
+        return [key.decode() for key in found]
+
+    async def scan_hot(self, cursor: int, count: int) -> tuple[int, list[str]]:
+        """Aggregates that are in Redis, while they change: the next cursor (0: done), and some."""
+        following, flat = await self._redis.command("ZSCAN", self.keys.activity, cursor, "COUNT", count)
+        return int(following), [key.decode() for key in flat[::2]]
+
+    async def wall(self, tenant: str, up: bool) -> None:
+        """Take no more events of a tenant, or take them again."""
+        await self._redis.command("SADD" if up else "SREM", self.keys.walls, tenant, repeatable=True)
+
+    async def rewrite(self, tenant: str, after: str, most: int) -> tuple[bool, str, int]:
+        """A step of erasing a tenant: whether it is done, the id to go on after, entries erased."""
+        state, following, erased = await self._run(REWRITE, tenant, after, most)
+        return state == b"done", following.decode(), erased
+
+    async def forget(self, tenant: str, aggregates: Sequence[str]) -> int:
+        """Remove aggregates of a tenant; says how many were there."""
+        gone: int = await self._run(FORGET, tenant, *aggregates, repeatable=True)
+        return gone
+
+
+def _reader_state(answer: Sequence[bytes]) -> ReaderState:
+    ordinal, entry_id, fence = answer
+    return ReaderState(Position(int(ordinal), entry_id.decode()), int(fence))
