@@ -1,0 +1,65 @@
+"""``python -m benchmarks.queue``: measure, print, and write ``benchmarks/results/queue.json``."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from toril.connection.server import binary_version
+from toril.testing import standalone
+
+from . import report
+from .contest import Contest
+from .peers import PEERS, REQUIREMENTS, TORIL, find_problems, set_up
+
+console = Console(width=None if sys.stdout.isatty() else 200)
+
+
+@click.command()
+@click.option("--rounds", default=5, show_default=True, help="Rounds; each peer is measured once in each.")
+@click.option("--seconds", default=4.0, show_default=True, help="How long latency is measured in a round.")
+@click.option(
+    "--binary", type=click.Path(path_type=Path, exists=True), help="Another server than the wheel's."
+)
+@click.option("--only", help="Measure Toril and the peers whose names contain this, and write no file.")
+def main(rounds: int, seconds: float, binary: Path | None, only: str | None) -> None:
+    """Compare Toril's queue with BullMQ (Node and Python), SAQ, arq and taskiq."""
+    if problems := find_problems():
+        for problem in problems:
+            console.print(f"[red]{problem}[/red]")
+        where = REQUIREMENTS.relative_to(REQUIREMENTS.parents[1])
+        raise click.ClickException(f"install the peers first: python -m pip install -r {where}")
+    try:
+        set_up()
+    except (FileNotFoundError, subprocess.CalledProcessError) as problem:
+        raise click.ClickException(str(problem)) from None
+    started = time.monotonic()
+    peers = [peer for peer in PEERS if peer.name == TORIL or not only or only in peer.name]
+    with standalone({"databases": 1}, binary=binary) as server:
+        product, version = binary_version(server.binary)
+        title = f"{product} {version} without persistence, Python {platform.python_version()}"
+        contest = Contest(server, peers, seconds, lambda said: console.print(f"[dim]{said}[/dim]"))
+        asyncio.run(_run(contest, rounds))
+    report.show(console, contest.readings, contest.tuned, title)
+    if only is None:
+        report.write(list(report.compare(contest.readings)))
+    console.print(f"It took {time.monotonic() - started:.0f} s.")
+
+
+async def _run(contest: Contest, rounds: int) -> None:
+    await contest.tune(times=2)
+    for number in range(rounds):
+        began = time.monotonic()
+        await contest.round(number)
+        console.print(f"[dim]round {number + 1}: {time.monotonic() - began:.0f} s[/dim]")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The peers, each behind the same few commands on its standard input."""
