@@ -16,8 +16,10 @@ from toril.keyspace import LogKeys
 from toril.log.appender import Lane, Sealed
 from toril.log.cold import ColdStore, History
 from toril.log.entry import Append, Appended, Entry, Partition
+from toril.log.erase import Erased, erase_tenant
 from toril.log.errors import HistoryTrimmed, LogError
 from toril.log.layout import (
+    Epoch,
     Layout,
     Retention,
     check_partitions,
@@ -27,6 +29,7 @@ from toril.log.layout import (
 )
 from toril.log.reader import Reader, Start
 from toril.log.records import records_of, rehomed, version_of
+from toril.log.resize import drop_epoch, resize
 from toril.log.store import Limits, PartitionStore, Standing
 from toril.log.upkeep import Trimmed, Upkeep, cool, trim
 
@@ -371,3 +374,19 @@ class Log:
     def upkeep(self, every: float = 10.0) -> Upkeep:
         """Trim and cool again and again, while it is entered: ``async with log.upkeep(): …``."""
         return Upkeep(self, every)
+
+    async def resize(self, partitions: int) -> Epoch:
+        """Give the log another number of partitions, while it is written to and read.
+
+        It begins a new epoch, which readers cross into when they have read the old one. Run again, it
+        finishes what was cut off. Give ``cold``, where the log has a cold store.
+        """
+        return await resize(self, partitions)
+
+    async def drop_epoch(self) -> Epoch | None:
+        """Remove the oldest epoch where every reader has crossed it and it is trimmed to the end."""
+        return await drop_epoch(self)
+
+    async def erase_tenant(self, tenant: str) -> Erased:
+        """Remove a tenant's events, state and keys for good, and say what was removed."""
+        return await erase_tenant(self, tenant)

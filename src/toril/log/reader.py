@@ -140,6 +140,7 @@ class Reader:
     async def _batches(self, *, wait: bool) -> AsyncIterator[Batch]:
         if self._epoch is None:
             raise InvalidValue("reader", self.name, "it must be entered first: async with … as reader")
+        self._news = dict.fromkeys(sorted(self._open))
         while True:
             await self._finish_given()
             batch = await self._next()

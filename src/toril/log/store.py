@@ -281,6 +281,19 @@ class PartitionStore:
         """Remember aggregates as cold."""
         await self._run(CHILL, *aggregates, repeatable=True)
 
+    async def drop(self) -> None:
+        """Remove what is left of a partition whose epoch is over, in small steps."""
+        while found := await self.hot(0, 500):
+            for key in found:
+                await self._redis.command("UNLINK", self.keys.aggregate(key), repeatable=True)
+            await self._redis.command("ZREM", self.keys.activity, *found, repeatable=True)
+        levels = (await self.look()).filter_levels
+        for level in range(1, levels + 1):
+            await self._redis.command("UNLINK", self.keys.filter(str(level)), repeatable=True)
+        keys = self.keys
+        for key in (keys.entries, keys.readers, keys.blobs, keys.walls, keys.activity, keys.head):
+            await self._redis.command("UNLINK", key, repeatable=True)
+
     async def hot(self, first: int, count: int) -> list[str]:
         """Aggregates that are in Redis, by rank."""
         found = await self._redis.command("ZRANGE", self.keys.activity, first, first + count - 1)

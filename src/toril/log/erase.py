@@ -1,0 +1,87 @@
+"""Erasing a tenant: its events, its state and its keys, and a report of what was removed.
+
+In the place of its events stand empty entries, so that ordinals have no gap and no reader's position
+changes. The partition is rewritten in small steps while it is appended to and read; the tenant's own appends
+are refused meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from toril.aggregate import check_tenant
+from toril.log.store import PartitionStore
+
+if TYPE_CHECKING:
+    from toril.log.log import Log
+
+STEP = 500
+"""Entries rewritten, or aggregates looked at, in one call."""
+
+
+@dataclass(slots=True)
+class Erased:
+    """What was removed."""
+
+    events: int = 0
+    """Events in the log."""
+    aggregates: int = 0
+    """Aggregates in Redis: versions, keys, states."""
+    cold: int = 0
+    """Aggregates in the cold store."""
+    partitions: int = 0
+    """Partitions that held events of the tenant, and were rewritten."""
+
+
+async def erase_tenant(log: Log, tenant: str) -> Erased:
+    """Remove all that the log has of a tenant. Can be repeated, and finishes what was cut off."""
+    check_tenant(tenant)
+    await log.layout(anew=True)
+    report = Erased()
+    await log.each(lambda store: store.wall(tenant, up=True))
+
+    async def one(store: PartitionStore) -> None:
+        events = await _erase_events(store, tenant)
+        report.events += events
+        report.partitions += events > 0
+        report.aggregates += await _erase_aggregates(store, tenant)
+
+    await log.each(one)
+    if log.cold is not None:
+        report.cold = await log.cold.erase(tenant)
+    await log.each(lambda store: store.wall(tenant, up=False))
+    return report
+
+
+async def _erase_events(store: PartitionStore, tenant: str) -> int:
+    if not await _has(store, tenant):
+        return 0
+    done, after, erased = False, "", 0
+    while not done:
+        done, after, here = await store.rewrite(tenant, after, STEP)
+        erased += here
+    return erased
+
+
+async def _has(store: PartitionStore, tenant: str) -> bool:
+    """Whether a partition has events of the tenant: most have none, and need not be rewritten."""
+    after = "0-0"
+    prefix = f"{tenant}:"
+    while page := await store.page(after, STEP):
+        if any(entry.key.startswith(prefix) for entry in page):
+            return True
+        after = page[-1].id
+    return False
+
+
+async def _erase_aggregates(store: PartitionStore, tenant: str) -> int:
+    erased, cursor = 0, 0
+    prefix = f"{tenant}:"
+    while True:
+        cursor, found = await store.scan_hot(cursor, STEP)
+        mine = [key for key in found if key.startswith(prefix)]
+        if mine:
+            erased += await store.forget(tenant, mine)
+        if cursor == 0:
+            return erased
