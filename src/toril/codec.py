@@ -7,6 +7,7 @@ and inf are refused, where Node would write null.
 from __future__ import annotations
 
 import json
+from dataclasses import is_dataclass
 from math import isfinite
 from typing import Any
 
@@ -46,7 +47,10 @@ def _has_no_number(value: Any) -> bool:
         return not isfinite(value)
     if isinstance(value, dict):
         return any(map(_has_no_number, value.values()))
-    return isinstance(value, list | tuple | set | frozenset) and any(map(_has_no_number, value))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(_has_no_number, value))
+    is_object = isinstance(value, msgspec.Struct) or is_dataclass(value)
+    return is_object and _has_no_number(msgspec.to_builtins(value))
 
 
 def _short(value: Any) -> object:

@@ -69,11 +69,17 @@ class Handler:
 
     def payload(self, data: Any) -> Any:
         """The data as the handler wants it; an :class:`UnfitPayload` says what does not fit."""
-        if self.schema is None:
-            return data
-        try:
-            if hasattr(self.schema, "model_validate"):  # pydantic, which is not ours to import
-                return self.schema.model_validate(data)
-            return msgspec.convert(data, self.schema)
-        except (msgspec.ValidationError, ValueError) as problem:
-            raise UnfitPayload(f"the data does not fit {self.schema.__name__}: {problem}") from None
+        return fit(self.schema, data)
+
+
+def fit(schema: Any, data: Any) -> Any:
+    """The data as a type (None for as it is); an :class:`UnfitPayload` says what does not fit."""
+    if schema is None:
+        return data
+    try:
+        if hasattr(schema, "model_validate"):  # pydantic, which is not ours to import
+            return schema.model_validate(data)
+        return msgspec.convert(data, schema)
+    except (msgspec.ValidationError, ValueError) as problem:
+        name = getattr(schema, "__name__", str(schema))
+        raise UnfitPayload(f"the data does not fit {name}: {problem}") from None

@@ -1,0 +1,86 @@
+"""Event handlers: what is done in the world outside because of an event."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from toril.aggregate import check_tenant
+from toril.events.errors import ConfigurationError, ValidationError
+from toril.events.event import AnyEvent, Event
+from toril.events.projection import event_type_set, wants
+from toril.events.tenancy import check_tenant_of
+
+Data = TypeVar("Data")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerContext:
+    """What a handler knows besides the event."""
+
+    tenant: str = field(repr=False)
+    """The tenant for whom it runs; events of others are refused."""
+    pipeline: str
+    processor: str
+    """The name under which the handler is registered."""
+    attempt: int = 1
+    """Which attempt this is, from 1."""
+    is_replay: bool = False
+    """Whether the event was handled before and is played again: effects outside may have to be left out."""
+
+    def __post_init__(self) -> None:
+        check_tenant(self.tenant)
+        if type(self.attempt) is not int or self.attempt < 1:
+            raise ValidationError("attempt", self.attempt, "a whole number from 1")
+
+    def idempotency_key(self, event: AnyEvent) -> str:
+        """The same for each attempt at this event: give it to whatever must not act twice."""
+        return f"{event.id}:{self.processor}"
+
+
+class EventHandler(ABC, Generic[Data]):
+    """Reacts to events, with effects outside. It may run more than once for one event.
+
+    ``handle`` is asynchronous, or a plain function, which then runs in a thread.
+    """
+
+    event_types: ClassVar[frozenset[str] | None] = None
+    """The types of events it is called for; None for all."""
+    depends_on: ClassVar[tuple[str, ...]] = ()
+    """Handlers that must be done with an event before it comes here, by name."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.event_types = event_type_set(cls.event_types)
+        names: object = cls.depends_on
+        if not isinstance(names, tuple | list) or not all(isinstance(name, str) and name for name in names):
+            raise ConfigurationError(f"{cls.__name__}.depends_on {names!r} must be a tuple of names")
+        cls.depends_on = tuple(names)
+
+    @abstractmethod
+    def handle(self, event: Event[Data], context: HandlerContext) -> Awaitable[None] | None:
+        """Do what the event asks for. An exception has it tried again, unless it says otherwise."""
+
+
+async def handle_event(handler: EventHandler[Any], event: AnyEvent, context: HandlerContext) -> bool:
+    """Run a handler for an event, if it wants such events; whether it did.
+
+    An event of another tenant than the context's is refused.
+    """
+    check_tenant_of(event, context.tenant)
+    if not wants(handler.event_types, event):
+        return False
+    await call(handler.handle, event, context)
+    return True
+
+
+async def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a function: awaited where it is asynchronous, from a thread where it is not."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    made = await asyncio.to_thread(function, *arguments)
+    return await made if inspect.isawaitable(made) else made
