@@ -21,6 +21,7 @@ from toril.connection.errors import (
 )
 from toril.connection.open import connect
 from toril.connection.scripts import BadScript, Script, ScriptCount, load_script
+from toril.connection.subscription import Subscription
 from toril.connection.topology import Shard
 from toril.connection.url import Address
 
@@ -46,6 +47,7 @@ __all__ = [
     "ScriptFailed",
     "ServerFacts",
     "Shard",
+    "Subscription",
     "Unavailable",
     "Unreachable",
     "connect",

@@ -11,11 +11,12 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 from toril.connection.durability import (
     FSYNC_DURING_REWRITE,
@@ -25,6 +26,7 @@ from toril.connection.durability import (
     require_fsync,
 )
 from toril.connection.errors import (
+    PASSING,
     CommandRefused,
     ConnectionFailed,
     CrossSlot,
@@ -37,7 +39,8 @@ from toril.connection.errors import (
 )
 from toril.connection.node import CLOSED, Node
 from toril.connection.scripts import Script, ScriptCount
-from toril.connection.topology import ClusterTopology, Shard, Topology
+from toril.connection.subscription import Subscription
+from toril.connection.topology import ClusterTopology, Shard, Topology, redirection
 from toril.connection.url import Address
 from toril.connection.wire import Argument, Broken, Command, ErrorReply, NotSent
 from toril.errors import InvalidValue
@@ -46,13 +49,8 @@ from toril.keyspace import Key, KeySet, slot_of
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
 """Seconds between tries; doubled each time, with full jitter."""
 
-_PASSING = frozenset(
-    {"CLUSTERDOWN", "TRYAGAIN", "LOADING", "READONLY", "MASTERDOWN", "BUSY", "UNBLOCKED", "NOREPLICAS"}
-)
-"""Error codes of a server that did not execute the call and may do so soon."""
-
 _RIGHT_BUT_NOT_YET = frozenset({"BUSY", "LOADING", "TRYAGAIN"})
-"""Those of them that come from the right server, so there is nobody else to look for."""
+"""Passing errors that come from the right server, so there is nobody else to look for."""
 
 _REFUSALS = {"CROSSSLOT": CrossSlot, "OOM": OutOfMemory, "BUSY": ScriptBusy}
 
@@ -106,6 +104,7 @@ class Connection:
         self._topology = topology
         self._patience = patience
         self._fsync_checked: dict[Address, int] = {}
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -120,8 +119,10 @@ class Connection:
         await self.close()
 
     async def close(self) -> None:
-        """Close it; calls under way end with an error."""
+        """Close it; calls under way end with an error, subscriptions just end."""
         self._closed = True
+        for subscription in list(self._subscriptions):
+            await subscription.close()
         await self._topology.close()
 
     @property
@@ -215,6 +216,17 @@ class Connection:
                 if cursor == b"0":
                     break
 
+    def subscribe(self, channels: Iterable[Key] = ()) -> Subscription:
+        """Hear which of the channels were rung (``SPUBLISH``), each from the server that has its slot.
+
+        To be entered with ``async with`` and iterated; see :class:`Subscription`.
+        """
+        if self._closed:
+            raise ConnectionFailed(f"nothing was subscribed to: {CLOSED}")
+        made = Subscription(self._topology, channels)
+        self._subscriptions.add(made)
+        return made
+
     # ------------------------------------------------------------------ carrying a call out
 
     async def _carry_out(self, call: _Call) -> Any:
@@ -246,7 +258,7 @@ class Connection:
                 code = code_of(str(result))
                 if self._redirect(call, node, code, str(result)):
                     continue
-                if code not in _PASSING and code not in ("MOVED", "ASK"):
+                if code not in PASSING and code not in ("MOVED", "ASK"):
                     raise _refusal(call, str(result)) from None
                 passing = result
             call.redirected, call.redirections = None, 0
@@ -301,13 +313,13 @@ class Connection:
             return True
         call.load = False
         if code == "MOVED" and isinstance(self._topology, ClusterTopology):
-            slot, address = _redirection(text, node.address)
+            slot, address = redirection(text, node.address)
             call.redirections += 1
             self._topology.moved(slot, address)
             call.redirected, call.asking = None, False
             return call.redirections < 16  # two servers that point at each other: wait a little
         if code == "ASK" and isinstance(self._topology, ClusterTopology):
-            call.redirected = self._topology.node(_redirection(text, node.address)[1])
+            call.redirected = self._topology.node(redirection(text, node.address)[1])
             call.asking = True
             return True
         return False
@@ -375,13 +387,6 @@ def _slot(args: Sequence[object]) -> int | None:
                     "keys of one call need one hash tag (nothing was sent)"
                 )
     return slot
-
-
-def _redirection(text: str, asked: Address) -> tuple[int, Address]:
-    """Slot and address of a MOVED or ASK reply; one without a host means the server we asked."""
-    _, slot, where = text.split(" ")[:3]
-    host, _, port = where.rpartition(":")
-    return int(slot), Address(host or asked.host, int(port))
 
 
 def _refusal(call: _Call, text: str) -> CommandRefused:

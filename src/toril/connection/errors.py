@@ -83,6 +83,12 @@ class ForeignDataDirectory(EmbeddedServerError):
     """A data directory written by a version that this one cannot take over."""
 
 
+PASSING = frozenset(
+    {"CLUSTERDOWN", "TRYAGAIN", "LOADING", "READONLY", "MASTERDOWN", "BUSY", "UNBLOCKED", "NOREPLICAS"}
+)
+"""Error codes of a server that did not execute a call and may do so soon."""
+
+
 def code_of(message: str) -> str:
     """The error code of a server's error text: its first word, where that is in capitals."""
     word = message.split(" ", 1)[0]

@@ -1,10 +1,11 @@
-"""One server: a wire that all tasks share, and wires of their own for calls that block."""
+"""One server: a wire that all tasks share, and wires of their own for calls that block or listen."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,7 @@ class Node:
         self.address = address
         self.dials = 0
         """How often the shared wire was opened."""
+        self.silence = options.silence
         self._options = options
         self._read_only = read_only
         self._shared: Wire | None = None
@@ -63,7 +65,7 @@ class Node:
         wire = self._shared
         if wire is None or wire.closed is not None:
             wire = await self._share()
-        return await wire.send(pack_all(commands), len(commands), self._options.silence)
+        return await wire.send(pack_all(commands), len(commands), self.silence)
 
     async def ask_alone(self, commands: Sequence[Command], blocks_for: float) -> list[Any]:
         """The same over a wire of its own, for commands that block up to ``blocks_for`` seconds.
@@ -78,7 +80,7 @@ class Node:
         if self._closed:
             wire.close(ConnectionError(CLOSED))
         try:
-            replies = await wire.ask(commands, blocks_for + self._options.silence)
+            replies = await wire.ask(commands, blocks_for + self.silence)
         except BaseException as problem:
             wire.close(problem)  # also when cancelled: its reply would meet the next call
             raise
@@ -89,6 +91,22 @@ class Node:
         else:
             wire.close()
         return replies
+
+    @asynccontextmanager
+    async def listen(
+        self, on_push: Callable[[Any], bool], on_closed: Callable[[], None]
+    ) -> AsyncIterator[Wire]:
+        """A wire of its own on which the server may also speak unasked."""
+        wire = await self._open()
+        self._busy.add(wire)
+        wire.on_push, wire.on_closed, wire.on_quiet = on_push, on_closed, self._on_quiet
+        if self._closed:
+            wire.close(ConnectionError(CLOSED))
+        try:
+            yield wire
+        finally:
+            self._busy.discard(wire)
+            wire.close()
 
     async def _share(self) -> Wire:
         if self._closed:

@@ -256,6 +256,13 @@ class ClusterTopology(Topology):
             await node.close()
 
 
+def redirection(text: str, asked: Address) -> tuple[int, Address]:
+    """Slot and address of a MOVED or ASK reply; one without a host means the server we asked."""
+    _, slot, where = text.split(" ")[:3]
+    host, _, port = where.rpartition(":")
+    return int(slot), Address(host or asked.host, int(port))
+
+
 def _read_slots(reply: list[list[Any]], asked: Address) -> _View:
     """The slot map in a CLUSTER SLOTS reply; a server without a name of its own is the one we asked."""
     ranges: dict[Address, list[SlotRange]] = {}

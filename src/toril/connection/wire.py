@@ -96,6 +96,9 @@ class Wire(asyncio.Protocol):
         self.address = address
         self.closed: BaseException | None = None
         self.on_quiet: Callable[[], None] | None = None
+        self.on_push: Callable[[Any], bool] | None = None
+        """Gets all that comes in, and says whether it was no reply, but something the server says unasked."""
+        self.on_closed: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._reader = Reader(replyError=ErrorReply, notEnoughData=_INCOMPLETE)
         self._requests: deque[_Request] = deque()
@@ -253,6 +256,8 @@ class Wire(asyncio.Protocol):
             request = self._requests.popleft()
             if not request.done.done():
                 request.done.set_exception(kind(problem))
+        if self.on_closed is not None:
+            self.on_closed()
 
     # ------------------------------------------------------------------ asyncio.Protocol
 
@@ -265,6 +270,8 @@ class Wire(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not _INCOMPLETE:
+                if self.on_push is not None and self.on_push(reply):
+                    continue
                 request = self._requests[0]
                 request.replies.append(reply)
                 if len(request.replies) == request.expected:
