@@ -19,10 +19,11 @@ if not its[1] then
   return { '0', '1', {} }
 end
 local version, trimmed, found = tonumber(its[1]), trimmed_of(p), {}
-local first = math.max(wanted, tonumber(its[2] or '1'))
+local oldest = tonumber(its[2] or '1')
+local first = math.max(wanted, oldest)
 -- The record that holds the first wanted version is under the first version of its append.
 for _ = 1, widest do
-  if first <= 1 or call('HEXISTS', key, first) == 1 then
+  if first <= oldest or call('HEXISTS', key, first) == 1 then
     break
   end
   first = first - 1
