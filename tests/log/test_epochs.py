@@ -61,6 +61,19 @@ async def test_a_writer_that_did_not_know_is_told(redis: Connection) -> None:
     assert (await other.layout()).current.number == 2
 
 
+async def test_who_only_reads_is_told_as_well(redis: Connection) -> None:
+    log = Log(redis, partitions=2)
+    others = [Log(redis) for _ in range(3)]
+    await log.append(order(1), [b"a"], idempotency_key="k")
+    for other in others:
+        assert len(await other.read(order(1))) == 1
+    await log.resize(3)
+    await log.append(order(1), [b"b"], idempotency_key="l")
+    assert len(await others[0].read(order(1))) == 2
+    assert await others[1].version(order(1)) == 2
+    assert await others[2].find_append(order(1), "l") is not None
+
+
 async def test_live_change_of_the_number_of_partitions(
     redis: Connection, server: Server | Cluster, rng: random.Random
 ) -> None:

@@ -13,11 +13,11 @@ from toril.connection import Connection, Durability
 from toril.connection.durability import Level
 from toril.errors import InvalidValue
 from toril.keyspace import LogKeys
-from toril.log.appender import Lane, Sealed
+from toril.log.appender import Lane, Sealed, parse_appended
 from toril.log.cold import ColdStore, History
 from toril.log.entry import Append, Appended, Entry, Partition
 from toril.log.erase import Erased, erase_tenant
-from toril.log.errors import HistoryTrimmed, LogError
+from toril.log.errors import HistoryTrimmed, LogError, SealedPartition
 from toril.log.layout import (
     Epoch,
     Layout,
@@ -199,6 +199,17 @@ class Log:
             *(self._append(append, how) for append in appends), return_exceptions=True
         )
 
+    async def find_append(self, aggregate: Aggregate, idempotency_key: str) -> Appended | None:
+        """What an append with this key recorded; None where the aggregate does not know the key."""
+        flat = await self._fields(aggregate)
+        partition = (await self.layout()).current.of(aggregate)
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        version = fields.get(b"k:" + idempotency_key.encode())
+        if version is None:
+            return None
+        words = [version.decode(), *fields[version].decode().split(" ")[:3]]
+        return parse_appended(partition, words, repeated=True)
+
     async def _append(self, append: Append, durability: Durability) -> Appended:
         for _ in range(10):
             partition = (await self.layout()).current.of(append.aggregate)
@@ -266,7 +277,13 @@ class Log:
             raise InvalidValue("first_version", first_version, "a version from 1")
         if most is not None and most < 0:
             raise InvalidValue("most", most, "a number from 0, or None")
-        store = self.store((await self.layout()).current.of(aggregate))
+        return await self._in_current_epoch(
+            aggregate, lambda store: self._read(store, aggregate, first_version, most, page)
+        )
+
+    async def _read(
+        self, store: PartitionStore, aggregate: Aggregate, first_version: int, most: int | None, page: int
+    ) -> list[Entry]:
         entries: list[Entry] = []
         wanted = first_version
         while most is None or len(entries) < most:
@@ -294,9 +311,26 @@ class Log:
 
     async def version(self, aggregate: Aggregate) -> int:
         """How many events an aggregate has; 0 where there is no such aggregate."""
-        store = self.store((await self.layout()).current.of(aggregate))
-        found = await store.fields(aggregate)
-        return version_of(found or await self.whereabouts(aggregate))
+        return version_of(await self._fields(aggregate))
+
+    async def _fields(self, aggregate: Aggregate) -> list[bytes]:
+        """All there is of an aggregate, wherever it is."""
+
+        async def ask(store: PartitionStore) -> list[bytes]:
+            return await store.current_fields(aggregate) or await self.whereabouts(aggregate)
+
+        return await self._in_current_epoch(aggregate, ask)
+
+    async def _in_current_epoch(
+        self, aggregate: Aggregate, ask: Callable[[PartitionStore], Awaitable[T]]
+    ) -> T:
+        """Ask the partition of an aggregate; where the log has moved on, ask again there."""
+        while True:
+            partition = (await self.layout()).current.of(aggregate)
+            try:
+                return await ask(self.store(partition))
+            except SealedPartition:
+                await self.moved_on(partition)
 
     async def _read_elsewhere(
         self,

@@ -39,7 +39,7 @@ def _script(verb: str) -> Script:
     return load_script(f"log/{verb}", errors=_ERRORS)
 
 
-APPEND, READ, LOOK = map(_script, ("append", "read", "look"))
+APPEND, READ, WHOLE, LOOK = map(_script, ("append", "read", "whole", "look"))
 REGISTER, CLAIM, ADVANCE, RETIRE, TRIM = map(_script, ("register", "claim", "advance", "retire", "trim"))
 QUIET, FREEZE, THAW, SETTLE = map(_script, ("quiet", "freeze", "thaw", "settle"))
 SEAL, CHILL, FORGET, REWRITE = map(_script, ("seal", "chill", "forget", "rewrite"))
@@ -155,8 +155,13 @@ class PartitionStore:
         version, following, raw = answer
         return int(version), int(following), await self._decoded(raw)
 
+    async def current_fields(self, aggregate: Aggregate) -> list[bytes]:
+        """All that Redis has of an aggregate; :class:`SealedPartition` where a later epoch may have more."""
+        found: list[bytes] = await self._run(WHOLE, aggregate.key)
+        return found
+
     async def fields(self, aggregate: Aggregate) -> list[bytes]:
-        """All that Redis has of an aggregate, fields and values in turn."""
+        """All that this partition has of an aggregate, fields and values in turn."""
         found: list[bytes] = await self._redis.command("HGETALL", self.keys.aggregate(aggregate.key))
         return found
 

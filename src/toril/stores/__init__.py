@@ -1,5 +1,6 @@
 """Implementations of the stores that ``toril.events`` describes."""
 
+from toril.stores.log import LogEventStore
 from toril.stores.memory import (
     MemoryCheckpointStore,
     MemoryEventPublisher,
@@ -7,11 +8,14 @@ from toril.stores.memory import (
     MemoryProjectionStore,
     MemorySnapshotStore,
 )
+from toril.stores.sqlite import SqliteColdStore
 
 __all__ = [
+    "LogEventStore",
     "MemoryCheckpointStore",
     "MemoryEventPublisher",
     "MemoryEventStore",
     "MemoryProjectionStore",
     "MemorySnapshotStore",
+    "SqliteColdStore",
 ]

@@ -10,10 +10,13 @@
 
 local p, key = KEYS[1], KEYS[1] .. 'a:' .. ARGV[1]
 local wanted, most, widest = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local head = call('HMGET', p .. 'head', 'sealed', 'carry', 'levels')
+if head[1] then
+  return redis.error_reply('SEALED the log goes on in epoch ' .. head[1])
+end
 local its = call('HMGET', key, 'v', 'x')
 if not its[1] then
-  local head = call('HMGET', p .. 'head', 'carry', 'levels')
-  if head[1] or perhaps_cold(p, ARGV[1], tonumber(head[2] or '0')) then
+  if head[2] or perhaps_cold(p, ARGV[1], tonumber(head[3] or '0')) then
     return 'F'
   end
   return { '0', '1', {} }
