@@ -30,7 +30,7 @@ from toril.log.layout import (
 from toril.log.reader import Reader, Start
 from toril.log.records import records_of, rehomed, version_of
 from toril.log.resize import drop_epoch, resize
-from toril.log.store import Limits, PartitionStore, Standing
+from toril.log.store import SCRIPTS, Limits, PartitionStore, Standing
 from toril.log.upkeep import Trimmed, Upkeep, cool, trim
 
 PARTITIONS = 64
@@ -94,6 +94,7 @@ class Log:
             window_ms=round(idempotency_window.total_seconds() * 1000),
             quiet_ms=round(quiet.total_seconds() * 1000),
         )
+        self._scripts = SCRIPTS
         self._layout: Layout | None = None
         self._stores: dict[Partition, PartitionStore] = {}
         self._lanes: dict[tuple[Partition, Durability], Lane] = {}
@@ -143,7 +144,7 @@ class Log:
         """The door to one partition's state."""
         made = self._stores.get(partition)
         if made is None:
-            made = PartitionStore(self.redis, self.name, partition, self.limits)
+            made = PartitionStore(self.redis, self.name, partition, self.limits, self._scripts)
             self._stores[partition] = made
         return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from toril.aggregate import Aggregate
@@ -35,14 +36,22 @@ _ERRORS: Mapping[str, type[CommandRefused]] = {
 }
 
 
-def _script(verb: str) -> Script:
-    return load_script(f"log/{verb}", errors=_ERRORS)
+class Scripts:
+    """The scripts of this room: Toril's own, or another version's from a folder."""
+
+    def __init__(self, folder: Traversable | None = None) -> None:
+        def load(verb: str) -> Script:
+            return load_script(f"log/{verb}", folder, errors=_ERRORS)
+
+        self.append, self.read, self.whole, self.look = map(load, ("append", "read", "whole", "look"))
+        self.register, self.claim, self.advance = map(load, ("register", "claim", "advance"))
+        self.retire, self.trim = map(load, ("retire", "trim"))
+        self.quiet, self.freeze, self.thaw = map(load, ("quiet", "freeze", "thaw"))
+        self.settle, self.seal, self.chill = map(load, ("settle", "seal", "chill"))
+        self.forget, self.rewrite = map(load, ("forget", "rewrite"))
 
 
-APPEND, READ, WHOLE, LOOK = map(_script, ("append", "read", "whole", "look"))
-REGISTER, CLAIM, ADVANCE, RETIRE, TRIM = map(_script, ("register", "claim", "advance", "retire", "trim"))
-QUIET, FREEZE, THAW, SETTLE = map(_script, ("quiet", "freeze", "thaw", "settle"))
-SEAL, CHILL, FORGET, REWRITE = map(_script, ("seal", "chill", "forget", "rewrite"))
+SCRIPTS = Scripts()
 
 PAGE_BYTES = 1024 * 1024
 
@@ -119,10 +128,18 @@ class Standing:
 class PartitionStore:
     """See the module's text."""
 
-    __slots__ = ("_redis", "keys", "limits", "partition")
+    __slots__ = ("_redis", "_scripts", "keys", "limits", "partition")
 
-    def __init__(self, redis: Connection, log: str, partition: Partition, limits: Limits) -> None:
+    def __init__(
+        self,
+        redis: Connection,
+        log: str,
+        partition: Partition,
+        limits: Limits,
+        scripts: Scripts = SCRIPTS,
+    ) -> None:
         self._redis = redis
+        self._scripts = scripts
         self.partition = partition
         self.keys: PartitionKeys = partition.keys(log)
         self.limits = limits
@@ -142,14 +159,14 @@ class PartitionStore:
             expected = "" if append.expected_version is None else append.expected_version
             args += (append.aggregate.key, append.key, expected, len(append.bodies), *append.bodies)
         # A repeat finds the idempotency keys of the first: it can be sent again when an answer was lost.
-        results = await self._run(APPEND, *args, durability=durability, repeatable=True)
+        results = await self._run(self._scripts.append, *args, durability=durability, repeatable=True)
         return [result.decode().split(" ") for result in results]
 
     async def read_aggregate(
         self, aggregate: Aggregate, first: int, most: int
     ) -> tuple[int, int, list[Entry]] | None:
         """Its version, the version to go on from, and entries; None where it is perhaps cold."""
-        answer = await self._run(READ, aggregate.key, first, most, MOST_EVENTS)
+        answer = await self._run(self._scripts.read, aggregate.key, first, most, MOST_EVENTS)
         if answer == b"F":
             return None
         version, following, raw = answer
@@ -157,7 +174,7 @@ class PartitionStore:
 
     async def current_fields(self, aggregate: Aggregate) -> list[bytes]:
         """All that Redis has of an aggregate; :class:`SealedPartition` where a later epoch may have more."""
-        found: list[bytes] = await self._run(WHOLE, aggregate.key)
+        found: list[bytes] = await self._run(self._scripts.whole, aggregate.key)
         return found
 
     async def fields(self, aggregate: Aggregate) -> list[bytes]:
@@ -197,7 +214,7 @@ class PartitionStore:
 
     async def look(self) -> Standing:
         """How the partition stands."""
-        now, head, length, first_id, last_id, hot, readers = await self._run(LOOK)
+        now, head, length, first_id, last_id, hot, readers = await self._run(self._scripts.look)
         said = {head[i]: head[i + 1] for i in range(0, len(head), 2)}
         states = {}
         for name, line in zip(readers[::2], readers[1::2], strict=True):
@@ -223,49 +240,55 @@ class PartitionStore:
     async def register(self, reader: str, start: Position | str = "first", silent_ms: int = 0) -> ReaderState:
         """Register a reader, or find where it stands."""
         where = (start,) if isinstance(start, str) else (start.ordinal, start.id)
-        return _reader_state(await self._run(REGISTER, reader, silent_ms, *where, repeatable=True))
+        return _reader_state(
+            await self._run(self._scripts.register, reader, silent_ms, *where, repeatable=True)
+        )
 
     async def claim(self, reader: str) -> ReaderState:
         """Read for a reader from now on. Sent twice, it only fences twice."""
-        return _reader_state(await self._run(CLAIM, reader, repeatable=True))
+        return _reader_state(await self._run(self._scripts.claim, reader, repeatable=True))
 
     async def advance(self, reader: str, fence: int, position: Position, silent_ms: int = 0) -> bool:
         """Move a reader's floor; whether it moved."""
         moved = await self._run(
-            ADVANCE, reader, fence, position.ordinal, position.id, silent_ms, repeatable=True
+            self._scripts.advance, reader, fence, position.ordinal, position.id, silent_ms, repeatable=True
         )
         return bool(moved)
 
     async def retire(self, reader: str) -> bool:
         """Take a reader's floor away; whether there was one."""
-        return bool(await self._run(RETIRE, reader, repeatable=True))
+        return bool(await self._run(self._scripts.retire, reader, repeatable=True))
 
     async def trim(self, needed: str, age_ms: int, most: int) -> tuple[int, int, list[str]]:
         """Entries removed, the last ordinal trimmed, the readers that hold up the rest."""
-        removed, trimmed, holding = await self._run(TRIM, needed, age_ms, most, repeatable=True)
+        removed, trimmed, holding = await self._run(self._scripts.trim, needed, age_ms, most, repeatable=True)
         return int(removed), int(trimmed), [name.decode() for name in holding]
 
     # ------------------------------------------------------------------ going cold
 
     async def quiet(self, most: int) -> list[tuple[str, list[bytes]]]:
         """Quiet aggregates, with their fields and values."""
-        found = await self._run(QUIET, self.limits.quiet_ms, most, PAGE_BYTES)
+        found = await self._run(self._scripts.quiet, self.limits.quiet_ms, most, PAGE_BYTES)
         return [(key.decode(), fields) for key, fields in found]
 
     async def freeze(self, changes: Mapping[str, int]) -> int:
         """Let aggregates go that have been changed so often, and no more often; says how many went."""
         args = [part for pair in changes.items() for part in pair]
-        return sum(await self._run(FREEZE, *args, repeatable=True))
+        return sum(await self._run(self._scripts.freeze, *args, repeatable=True))
 
     async def thaw(self, aggregate: Aggregate, asked: int, fields: Sequence[bytes] = ()) -> bool:
         """Bring an aggregate back, as it was when it left; False: ask the cold store again."""
         holds = self.limits.answer_holds_ms
-        return bool(await self._run(THAW, aggregate.key, asked, holds, *fields, repeatable=True))
+        return bool(
+            await self._run(self._scripts.thaw, aggregate.key, asked, holds, *fields, repeatable=True)
+        )
 
     async def settle(self, most: int) -> int:
         """Let quiet aggregates forget, where there is no cold store; says how many were looked at."""
         limits = self.limits
-        looked: int = await self._run(SETTLE, limits.quiet_ms, limits.window_ms, most, repeatable=True)
+        looked: int = await self._run(
+            self._scripts.settle, limits.quiet_ms, limits.window_ms, most, repeatable=True
+        )
         return looked
 
     # ------------------------------------------------------------------ a new epoch, an erased tenant
@@ -280,11 +303,11 @@ class PartitionStore:
 
     async def seal(self, epoch: int) -> int:
         """Take no more events; the last ordinal."""
-        return int(await self._run(SEAL, epoch, repeatable=True))
+        return int(await self._run(self._scripts.seal, epoch, repeatable=True))
 
     async def chill(self, aggregates: Sequence[str]) -> None:
         """Remember aggregates as cold."""
-        await self._run(CHILL, *aggregates, repeatable=True)
+        await self._run(self._scripts.chill, *aggregates, repeatable=True)
 
     async def drop(self) -> None:
         """Remove what is left of a partition whose epoch is over, in small steps."""
@@ -315,12 +338,12 @@ class PartitionStore:
 
     async def rewrite(self, tenant: str, after: str, most: int) -> tuple[bool, str, int]:
         """A step of erasing a tenant: whether it is done, the id to go on after, entries erased."""
-        state, following, erased = await self._run(REWRITE, tenant, after, most)
+        state, following, erased = await self._run(self._scripts.rewrite, tenant, after, most)
         return state == b"done", following.decode(), erased
 
     async def forget(self, tenant: str, aggregates: Sequence[str]) -> int:
         """Remove aggregates of a tenant; says how many were there."""
-        gone: int = await self._run(FORGET, tenant, *aggregates, repeatable=True)
+        gone: int = await self._run(self._scripts.forget, tenant, *aggregates, repeatable=True)
         return gone
 
 

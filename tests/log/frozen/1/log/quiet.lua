@@ -1,0 +1,26 @@
+#!lua flags=no-writes
+-- Aggregates that have been quiet, the quietest first, with all they have in Redis.
+-- keyspace: partition
+-- keys: base
+-- args: ms they must have been quiet, aggregates at most, bytes at most (passed by one aggregate at most)
+-- result: for each: aggregate, all fields and values
+-- include: log/_partition
+
+local p, quiet, most, bytes = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local head = call('HMGET', p .. 'head', 'sealed', 'carry')
+local found, size = {}, 0
+if head[1] or head[2] then
+  return found
+end
+local before = now_ms() - quiet
+for _, aggregate in ipairs(call('ZRANGEBYSCORE', p .. 'activity', 1, before, 'LIMIT', 0, most)) do
+  local fields = call('HGETALL', p .. 'a:' .. aggregate)
+  found[#found + 1] = { aggregate, fields }
+  for _, text in ipairs(fields) do
+    size = size + #text
+  end
+  if size >= bytes then
+    break
+  end
+end
+return found
