@@ -26,8 +26,8 @@ from toril.cli.queue import queue as group
 from toril.cli.queue import whole
 from toril.cli.queue.add import read_json
 from toril.cli.queue.target import Target
-from toril.cli.queue.times import ago, local, parse_duration, span
 from toril.cli.show import Column, _fit, safe
+from toril.cli.times import ago, local, parse_duration, span
 from toril.errors import InvalidValue
 from toril.keyspace import Key
 from toril.queue import AddJob, Backoff, Job, JobOptions, KeepJobs, Parent, Queue

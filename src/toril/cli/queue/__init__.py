@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from toril.cli.looks import InOrder
 from toril.cli.queue.add import add
 from toril.cli.queue.change import delay, priority, promote, remove, retry
 from toril.cli.queue.job import job, logs
@@ -15,14 +16,7 @@ from toril.cli.queue.whole import clean, drain, obliterate, pause, resume
 __all__ = ["queue"]
 
 
-class _InOrder(click.Group):
-    """Lists its commands as they were added: looking first, destroying last."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        return list(self.commands)
-
-
-@click.group(cls=_InOrder)
+@click.group(cls=InOrder)
 def queue() -> None:
     """Look at job queues (BullMQ's, Node's and Python's), and keep order in them.
 

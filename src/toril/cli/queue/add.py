@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from toril.cli.queue.target import Target, name_argument, on_new_queue
-from toril.cli.queue.times import duration, whole
 from toril.cli.show import as_json, note
+from toril.cli.times import duration, whole
 from toril.connection.durability import Level
 from toril.errors import InvalidValue
 from toril.queue import Deduplication, JobOptions

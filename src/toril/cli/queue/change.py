@@ -9,12 +9,12 @@ from typing import Any, Literal
 import click
 from rich.text import Text
 
-from toril.cli.queue.careful import in_steps, leave_if_stopped, make_sure, yes_option
+from toril.cli.careful import Refused, in_steps, leave_if_stopped, make_sure, yes_option
 from toril.cli.queue.looks import so_many
 from toril.cli.queue.reading import NoSuchJob, find_job, options
-from toril.cli.queue.target import Refused, Target, name_argument, on_queue
-from toril.cli.queue.times import duration, whole
+from toril.cli.queue.target import Target, name_argument, on_queue
 from toril.cli.show import as_json, complain, one_line, say
+from toril.cli.times import duration, whole
 from toril.errors import InvalidValue
 from toril.queue import Job, JobScheduled, QueueError, WrongState
 from toril.queue.options import HIGHEST_PRIORITY

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
-from rich.highlighter import JSONHighlighter
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from toril.cli.queue.looks import STATE_STYLES, unwrapped
+from toril.cli.looks import pretty, section, unwrapped
+from toril.cli.queue.looks import STATE_STYLES
 from toril.cli.queue.reading import compact, find_job, moment, options, text, told, traces
 from toril.cli.queue.target import Target, name_argument, on_queue
-from toril.cli.queue.times import ago, local, span, whole
 from toril.cli.show import as_json, console, note, one_line, safe, say
+from toril.cli.times import ago, local, span, whole
 from toril.queue import Job
 
 LINES = 30
@@ -104,12 +103,12 @@ def _show(value: dict[str, Any], now: int, most: int | None) -> None:
         if said:
             facts.add_row(what, said)
     say(Padding.indent(facts, 2))
-    _section("Data", _pretty(value["data"]), most)
+    section("Data", pretty(value["data"]), most)
     if value["result"] is not None:
-        _section("Result", _pretty(value["result"]), most)
+        section("Result", pretty(value["result"]), most)
     for place, trace in enumerate(value["stack_traces"], 1):
         total = len(value["stack_traces"])
-        _section(f"Stack trace {place} of {total}" if total > 1 else "Stack trace", Text(safe(trace)), most)
+        section(f"Stack trace {place} of {total}" if total > 1 else "Stack trace", Text(safe(trace)), most)
     if value["logs"]:
         _logs(value, most)
 
@@ -167,25 +166,11 @@ def _family(children: dict[str, list[str]]) -> str:
     return "\n".join(lines)
 
 
-def _pretty(value: Any) -> Text:
-    shown = Text(safe(json.dumps(value, ensure_ascii=False, indent=2)))
-    JSONHighlighter().highlight(shown)
-    return shown
-
-
-def _section(title: str, body: Text, most: int | None) -> None:
-    lines = body.split("\n", allow_blank=True)
-    cut = lines if most is None else lines[:most]
-    say("", Text(title, style="bold"), Padding.indent(Text("\n", overflow="fold").join(cut), 2))
-    if len(cut) < len(lines):
-        say(Text(f"  … {len(lines) - len(cut):,} more lines: --full", style="dim"))
-
-
 def _logs(value: dict[str, Any], most: int | None) -> None:
     total, lines = value["logs_total"], value["logs"]
     shown = lines if most is None else lines[-most:]
     title = "Log" if len(shown) == total else f"Log, the last {len(shown):,} of {total:,} lines"
-    _section(title, Text("\n".join(map(safe, shown))), None)
+    section(title, Text("\n".join(map(safe, shown))), None)
 
 
 # ---------------------------------------------------------------------------- logs

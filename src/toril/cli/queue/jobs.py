@@ -8,11 +8,12 @@ from typing import Any
 import click
 from rich.text import Text
 
-from toril.cli.queue.looks import STATE_STYLES, aside, so_many, unwrapped
+from toril.cli.looks import aside, unwrapped
+from toril.cli.queue.looks import STATE_STYLES, so_many
 from toril.cli.queue.reading import compact, moment, options, told
 from toril.cli.queue.target import STATES, Target, name_argument, on_queue, state_option
-from toril.cli.queue.times import ago, whole
 from toril.cli.show import Column, as_json, fitted_table, one_line, say
+from toril.cli.times import ago, whole
 from toril.queue import Job
 
 AT_ONCE = 50

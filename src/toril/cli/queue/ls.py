@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, field
 import click
 from rich.text import Text
 
-from toril.cli.queue.looks import STATE_STYLES, aside, number, version_text
+from toril.cli.looks import aside, number
+from toril.cli.queue.looks import STATE_STYLES, version_text
 from toril.cli.queue.target import STATES, Place, merged, on_server
-from toril.cli.queue.times import whole
 from toril.cli.show import Column, as_json, fitted_table, one_line, say
+from toril.cli.times import whole
 from toril.connection import CommandRefused, Connection
 from toril.connection.topology import Shard
 from toril.connection.url import Address

@@ -10,10 +10,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from toril.cli.queue.looks import STATE_STYLES, number, unwrapped, version_text
+from toril.cli.looks import number, unwrapped
+from toril.cli.queue.looks import STATE_STYLES, version_text
 from toril.cli.queue.target import STATES, Target, name_argument, on_queue
-from toril.cli.queue.times import ago, span
 from toril.cli.show import as_json, one_line, say, width
+from toril.cli.times import ago, span
 from toril.connection import CommandRefused
 from toril.queue import Metrics
 

@@ -27,10 +27,6 @@ class QueueMissing(TorilError):
     """There is no such queue."""
 
 
-class Refused(TorilError):
-    """The command cannot be carried out as it was given. Nothing was changed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """A server, and how to answer."""

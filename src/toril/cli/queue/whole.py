@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
-from toril.cli.queue.careful import Walk, in_steps, leave_if_stopped, make_sure, yes_option
+from toril.cli.careful import Refused, Walk, in_steps, leave_if_stopped, make_sure, yes_option
 from toril.cli.queue.looks import so_many
-from toril.cli.queue.target import Refused, Target, name_argument, on_queue, state_option
-from toril.cli.queue.times import duration, span, whole
+from toril.cli.queue.target import Target, name_argument, on_queue, state_option
 from toril.cli.show import as_json, note, one_line, say
+from toril.cli.times import duration, span, whole
 from toril.queue import QueueError
 
 BATCH = 1000

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from toril.cli.queue.target import Refused
 from toril.cli.show import errors, safe
+from toril.errors import TorilError
 
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C has stopped."""
+
+
+class Refused(TorilError):
+    """The command cannot be carried out as it was given. Nothing was changed."""
+
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
 
@@ -61,7 +66,7 @@ class Walk:
 
 
 Step = Callable[[], Awaitable[tuple[int, bool]]]
-"""Does a part; how many jobs that was, and whether there is more."""
+"""Does a part; how much that was, and whether there is more."""
 
 
 async def in_steps(doing: str, total: int, step: Step, *, quiet: bool) -> Walk:
