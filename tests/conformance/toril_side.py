@@ -423,7 +423,8 @@ class TorilSide(DirectSide):
         locks = [(job, token) for job, token in known if job is not None]
         if not locks:
             return ops.NOTHING
-        return await self.queue(op.queue).store.renew(locks, op.worker.lock_duration or 30_000)
+        lost = await self.queue(op.queue).store.renew(locks, op.worker.lock_duration or 30_000)
+        return [job for job, _ in lost]
 
     async def _sweep(self, op: ops.Sweep) -> Json:
         most = op.worker.max_stalled_count

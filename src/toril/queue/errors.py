@@ -52,6 +52,9 @@ class UntaggedName(QueueError):
     """A queue name without a hash tag, on a cluster."""
 
 
+SCRIPT_FAILED = -100
+"""No code of BullMQ's: the script met something broken at a job."""
+
 # The wording is BullMQ's: a worker that cannot finish a job writes it into the job's failedReason.
 _TEXTS: dict[int, tuple[type[QueueError], str]] = {
     -1: (JobMissing, "Missing key for job {job}. {verb}"),
@@ -63,6 +66,7 @@ _TEXTS: dict[int, tuple[type[QueueError], str]] = {
     -7: (ParentTaken, "The parent job {parent} cannot be replaced. {verb}"),
     -8: (JobScheduled, "Job {job} belongs to a job scheduler and cannot be removed directly. {verb}"),
     -9: (ChildrenFailed, "Cannot complete job {job} because it has at least one failed child. {verb}"),
+    SCRIPT_FAILED: (QueueError, "The script failed at job {job}, which is left as it is. {verb}"),
 }
 
 

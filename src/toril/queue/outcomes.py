@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import msgspec
 
 from toril import codec
 from toril.connection.wire import Argument
@@ -24,8 +26,7 @@ class UnknownBackoff(TorilError):
     """A job asks for a backoff that this worker has no strategy for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(msgspec.Struct, frozen=True):
     """It is done."""
 
     id: str
@@ -33,15 +34,14 @@ class Completed:
     value: bytes
     keep: KeepJobs
 
-    verb = "moveToFinished"
+    verb: ClassVar[str] = "moveToFinished"
 
     def args(self) -> tuple[Argument, ...]:
         """For the script ``queue/step``."""
         return ("completed", self.id, self.token, self.value, *_keep(self.keep))
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """It has failed for good."""
 
     id: str
@@ -52,7 +52,7 @@ class Failed:
     stack_traces: bytes = b""
     telemetry: str = ""
 
-    verb = "moveToFinished"
+    verb: ClassVar[str] = "moveToFinished"
 
     def args(self) -> tuple[Argument, ...]:
         """For the script ``queue/step``."""
@@ -60,8 +60,7 @@ class Failed:
         return ("failed", self.id, self.token, self.reason, *end)
 
 
-@dataclass(frozen=True, slots=True)
-class Retried:
+class Retried(msgspec.Struct, frozen=True):
     """It is tried again at once."""
 
     id: str
@@ -71,15 +70,14 @@ class Retried:
     stack_traces: bytes = b""
     telemetry: str = ""
 
-    verb = "retryJob"
+    verb: ClassVar[str] = "retryJob"
 
     def args(self) -> tuple[Argument, ...]:
         """For the script ``queue/step``."""
         return ("retry", self.id, self.token, int(self.lifo), self.reason, self.stack_traces, self.telemetry)
 
 
-@dataclass(frozen=True, slots=True)
-class Delayed:
+class Delayed(msgspec.Struct, frozen=True):
     """It is tried again after ``delay`` ms."""
 
     id: str
@@ -90,7 +88,7 @@ class Delayed:
     stack_traces: bytes = b""
     telemetry: str = ""
 
-    verb = "moveToDelayed"
+    verb: ClassVar[str] = "moveToDelayed"
 
     def args(self) -> tuple[Argument, ...]:
         """For the script ``queue/step``."""
@@ -98,14 +96,13 @@ class Delayed:
         return ("delay", self.id, self.token, self.delay, int(self.keeps_attempt), *end)
 
 
-@dataclass(frozen=True, slots=True)
-class HandedBack:
+class HandedBack(msgspec.Struct, frozen=True):
     """It goes back to the front of the queue, as if it had not been taken."""
 
     id: str
     token: str
 
-    verb = "moveJobFromActiveToWait"
+    verb: ClassVar[str] = "moveJobFromActiveToWait"
 
     def args(self) -> tuple[Argument, ...]:
         """For the script ``queue/step``."""
@@ -122,7 +119,13 @@ def _keep(keep: KeepJobs) -> tuple[Argument, Argument]:
 def completed(job: JobData, value: Any, keep: KeepJobs | None = None) -> Completed:
     """The handler has returned."""
     raw = codec.encode("return value", value)
-    return Completed(job.id, job.token, raw, kept(job.opts.get("removeOnComplete"), keep))
+    return Completed(job.id, job.token, raw, _kept_completed(job.fields.get(b"opts", b"{}"), keep))
+
+
+@lru_cache(maxsize=64)
+def _kept_completed(raw_options: bytes, keep: KeepJobs | None) -> KeepJobs:
+    """Jobs by the thousand have the same options."""
+    return kept(codec.decode(raw_options).get("removeOnComplete"), keep)
 
 
 def failed(
@@ -135,8 +138,7 @@ def failed(
     chance: Callable[[], float] = random.random,
 ) -> Failed | Retried | Delayed:
     """The handler has raised: another attempt now or later, or none."""
-    reason = str(problem)
-    traces = _traces(job, trace)
+    reason, traces = _storable(str(problem)), _traces(job, _storable(trace))
     attempts = int(job.opts.get("attempts") or 0)
     if job.attempts_made + 1 < attempts and not isinstance(problem, UnrecoverableError):
         wait = backoff_delay(job, problem, strategy, chance)
@@ -145,6 +147,11 @@ def failed(
         if wait == 0:
             return Retried(job.id, job.token, bool(job.opts.get("lifo")), reason, traces)
     return Failed(job.id, job.token, reason, kept(job.opts.get("removeOnFail"), keep), attempts, traces)
+
+
+def _storable(text: str) -> str:
+    """A text that UTF-8 can encode: file names in messages may hold lone surrogates."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _traces(job: JobData, trace: str) -> bytes:

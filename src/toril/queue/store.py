@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from toril.connection import Connection, Durability, Script, load_script
 from toril.connection.durability import Level
 from toril.connection.wire import Argument
 from toril.keyspace import QUEUE_SUFFIXES, QueueKeys
-from toril.queue.errors import QueueError, UntaggedName, error_of
+from toril.queue.errors import SCRIPT_FAILED, QueueError, UntaggedName, error_of
 from toril.queue.job import JobData
 from toril.queue.options import JobOptions, parent_link
 from toril.queue.outcomes import HandedBack, Outcome
@@ -62,6 +62,16 @@ class NewJob(NamedTuple):
     options: JobOptions = JobOptions()
 
 
+class StoredOptions(NamedTuple):
+    """Options in the form they are stored in."""
+
+    opts: bytes
+    delay: int
+    priority: int
+    more: bytes
+    """What the script ``queue/add`` must know beside that, as JSON; empty for nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOptions:
     """How a worker takes jobs."""
@@ -82,12 +92,15 @@ class StepResult:
     """What came of a step."""
 
     codes: list[int]
-    """For each job that was given up: 0, or BullMQ's code; for one handed back, ms of the rate limit."""
+    """For each job that was given up: 0, or a code of :mod:`toril.queue.errors`; for one handed back, ms of
+    the rate limit."""
     jobs: list[JobData] = field(default_factory=list)
     limited_for: int = 0
     """Milliseconds for which the rate limit lets no job through."""
     next_due: int = 0
     """When the next delayed job is due, where there was none to take; 0 for never."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """By id, why the script failed at a job; it is still active."""
 
 
 class QueueStore:
@@ -102,9 +115,11 @@ class QueueStore:
         self.redis = redis
         self.keys = keys
         self.clock = clock
+        # Without a tag, which only a single server takes, `meta` is in another slot (see lua/queue/_queue).
+        self._named = (keys.base, keys.base if keys.tag is None else keys.meta)
 
     async def _run(self, script: Script, *args: Argument, **how: Any) -> Any:
-        return await self.redis.run(script, self.keys, *args, **how)
+        return await self.redis.run(script, self._named, *args, **how)
 
     # ------------------------------------------------------------------ adding
 
@@ -126,7 +141,11 @@ class QueueStore:
     ) -> list[str]:
         """Add jobs, all or none; their ids, or those of the jobs that stand in their way."""
         now = self.clock() if now is None else now
-        args = [arg for job in jobs for arg in _add_args(job, now)]
+        args: list[Argument] = []
+        for job, (opts, delay, priority, more) in with_stored_options(jobs):
+            options = job.options
+            timestamp = options.timestamp or now
+            args += (options.job_id or "", job.name, job.data, opts, timestamp, delay, priority, more)
         reply = await self._run(ADD, *args, durability=durability)
         if len(reply) == 2 and isinstance(reply[1], int):
             place, code = reply
@@ -154,9 +173,16 @@ class QueueStore:
             args += outcome.args()
         codes, jobs, limited_for, next_due = await self._run(STEP, *args)
         taken = [
-            JobData.read(flat[0].decode(), flat[1:], token) for flat, token in zip(jobs, tokens, strict=False)
+            JobData.read(flat.pop().decode(), flat, token) for flat, token in zip(jobs, tokens, strict=False)
         ]
-        return StepResult(codes, taken, limited_for, next_due)
+        failures = {
+            outcome.id: code.decode()
+            for outcome, code in zip(outcomes, codes, strict=True)
+            if isinstance(code, bytes)
+        }
+        if failures:
+            codes = [SCRIPT_FAILED if isinstance(code, bytes) else code for code in codes]
+        return StepResult(codes, taken, limited_for, next_due, failures)
 
     async def reclaim(self, tokens: Sequence[str]) -> list[JobData]:
         """The active jobs locked under tokens: for a worker that asked for jobs and never heard which."""
@@ -181,10 +207,11 @@ class QueueStore:
         """Put back jobs whose worker is gone; their ids."""
         return _texts(await self._run(SWEEP, max_stalled, self.clock(), interval))
 
-    async def renew(self, locks: Sequence[tuple[str, str]], duration: int = 30_000) -> list[str]:
-        """Renew locks (id and token of each job); the ids whose lock is lost."""
+    async def renew(self, locks: Sequence[tuple[str, str]], duration: int = 30_000) -> list[tuple[str, str]]:
+        """Renew locks (id and token of each job); those that are lost."""
         args = [part for lock in locks for part in lock]
-        return _texts(await self._run(RENEW, duration, *args, repeatable=True))
+        lost = await self._run(RENEW, duration, *args, repeatable=True)
+        return [locks[place - 1] for place in lost]
 
     async def iterate(
         self, scheduler_id: str, producer: str, next_run: int | None, opts: Any, data: bytes
@@ -311,8 +338,16 @@ class QueueStore:
         return int(await self._run(RATE_LIMIT_TTL, max_jobs))
 
 
-def _add_args(job: NewJob, now: int) -> tuple[Argument, ...]:
-    options = job.options
+def with_stored_options(jobs: Iterable[NewJob]) -> Iterator[tuple[NewJob, StoredOptions]]:
+    """Each job with its options as they are stored. Jobs of a bulk often share them: that is done once."""
+    last: tuple[JobOptions, StoredOptions] | None = None
+    for job in jobs:
+        if last is None or last[0] is not job.options:
+            last = job.options, _stored(job.options)
+        yield job, last[1]
+
+
+def _stored(options: JobOptions) -> StoredOptions:
     stored = options.stored()
     more: dict[str, Any] = {}
     if options.lifo:
@@ -322,15 +357,11 @@ def _add_args(job: NewJob, now: int) -> tuple[Argument, ...]:
     if (link := parent_link(options)) is not None:
         more["parentKey"] = f"{link['queueKey']}:{link['id']}"
         more["parent"] = codec.encode("parent", link).decode()
-    return (
-        options.job_id or "",
-        job.name,
-        job.data,
+    return StoredOptions(
         codec.encode("options", stored),
-        options.timestamp or now,
         stored.get("delay", 0),
         stored.get("priority", 0),
-        codec.encode("options", more) if more else "",
+        codec.encode("options", more) if more else b"",
     )
 
 

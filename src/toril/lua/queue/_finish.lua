@@ -57,14 +57,27 @@ end
 local locks, freed = {}, {} -- lock tokens as they were when the step began; ids whose lock was given up
 local freed_locks, finished = {}, { completed = {}, failed = {} }
 
--- Read the locks of all jobs of a step at once. `keys` are their lock keys.
-local function read_locks(ids, keys)
-  for first = 1, #keys, UNPACK do
-    local last = math.min(first + UNPACK - 1, #keys)
-    for place, held in ipairs(call('MGET', unpack(keys, first, last))) do
-      locks[ids[first + place - 1]] = held
-    end
+local no_children = false -- whether it is known that no job of the step has any
+
+-- Read the locks of all jobs of a step at once, and ask whether any has children that are pending or have failed.
+local function look_at(jobs)
+  local lock_keys, family_keys = {}, {}
+  for place, job in ipairs(jobs) do
+    lock_keys[place] = job.lock
+    family_keys[2 * place - 1], family_keys[2 * place] = job.key .. ':dependencies', job.key .. ':unsuccessful'
   end
+  local place = 0
+  in_steps(lock_keys, function(...)
+    for _, held in ipairs(call('MGET', ...)) do
+      place = place + 1
+      locks[jobs[place].id] = held
+    end
+  end)
+  local found = 0
+  in_steps(family_keys, function(...)
+    found = found + call('EXISTS', ...)
+  end)
+  no_children = found == 0
 end
 
 local function write_finished(q)
@@ -87,34 +100,35 @@ local function write_all(q)
 end
 
 -- Free a job from its worker; 0, or a.9's code for a lock that is not this worker's.
-local function unlock(q, id, token)
+local function unlock(job)
+  local id, token = job.id, job.token
   if token == '0' then
     return 0
   end
   if locks[id] == token then
     locks[id] = false
     freed[#freed + 1] = id
-    freed_locks[#freed_locks + 1] = q .. id .. ':lock'
+    freed_locks[#freed_locks + 1] = job.lock
     return 0
   end
   return locks[id] and -6 or -2
 end
 
 -- Take a job from the active list; 0, or a code of a.9.
-local function leave_active(q, id, token, fields, from)
-  local code = unlock(q, id, token)
+local function leave_active(q, job, from)
+  local code = unlock(job)
   if code < 0 then
     return code
   end
-  if fields and #fields > 0 then
-    call('HSET', q .. id, unpack(fields))
+  if job.fields and #job.fields > 0 then
+    call('HSET', job.key, unpack(job.fields))
   end
-  return call('LREM', q .. 'active', from or -1, id) > 0 and 0 or -3
+  return call('LREM', q .. 'active', from or -1, job.id) > 0 and 0 or -3
 end
 
 -- Why a job cannot be completed because of its children: 0, or a code of a.9.
 local function children_in_the_way(key)
-  if call('EXISTS', key .. ':dependencies', key .. ':unsuccessful') == 0 then
+  if no_children or call('EXISTS', key .. ':dependencies', key .. ':unsuccessful') == 0 then
     return 0
   end
   return call('EXISTS', key .. ':dependencies') == 1 and -4 or -9
@@ -123,6 +137,7 @@ end
 -- The fate of a child: `own` is its parentKey, parent, …
 local function tell_parent(q, key, own, job, now)
   write_finished(q) -- a parent's state is looked at
+  no_children = false -- and the parent may be a job of this step
   local parent_key, parent = own[2], own[3]
   if job.target == 'failed' then
     if parent then
@@ -138,9 +153,9 @@ local function tell_parent(q, key, own, job, now)
   end
 end
 
--- `job`: id, token, target ('completed' or 'failed'), value, count, age, attempts, fields.
+-- `job`: id, key, lock (its key), token, target ('completed' or 'failed'), value, count, age, attempts, fields.
 local function finish(q, job, now, points)
-  local key, id = q .. job.id, job.id
+  local key, id = job.key, job.id
   local own = call('HMGET', key, 'name', 'parentKey', 'parent', 'deid', 'atm', 'defa')
   if not own[1] and call('EXISTS', key) == 0 then
     return -1
@@ -148,7 +163,7 @@ local function finish(q, job, now, points)
   local completed = job.target == 'completed'
   local code = completed and children_in_the_way(key) or 0
   if code == 0 then
-    code = leave_active(q, id, job.token, job.fields)
+    code = leave_active(q, job)
   end
   if code < 0 then
     return code
@@ -193,11 +208,11 @@ end
 local function retry(q, job, now)
   local before = gate(q)
   promote_due(q, now, before)
-  local key = q .. job.id
+  local key = job.key
   if call('EXISTS', key) == 0 then
     return -1
   end
-  local code = leave_active(q, job.id, job.token, job.fields)
+  local code = leave_active(q, job)
   if code < 0 then
     return code
   end
@@ -215,11 +230,11 @@ end
 
 -- To run again after a while. `keeps_attempt`: this run does not count.
 local function delay(q, job, now)
-  local key = q .. job.id
+  local key = job.key
   if call('EXISTS', key) == 0 then
     return -1
   end
-  local code = leave_active(q, job.id, job.token, job.fields)
+  local code = leave_active(q, job)
   if code < 0 then
     return code
   end
@@ -236,11 +251,11 @@ end
 
 -- To the front of the queue, as if it had never been taken.
 local function hand_back(q, job)
-  local key = q .. job.id
+  local key = job.key
   if call('EXISTS', key) == 0 then
     return -1
   end
-  local code = leave_active(q, job.id, job.token, nil, 1)
+  local code = leave_active(q, job, 1)
   if code < 0 and code ~= -3 then
     return code
   end

@@ -1,5 +1,9 @@
 -- What every script of this room knows about a queue. `q` is a queue's key prefix, `bull:{name}:`.
 -- The layout is BullMQ 5.62.0's; the section numbers are those of its protocol reference.
+--
+-- Every script names two keys: `base`, which never exists, and `meta`. While a cluster moves their slot to
+-- another server key by key, a call with several keys of which some are missing is refused (TRYAGAIN) by both
+-- servers, so no script meets half of a queue: the queue stands still until the move is over.
 
 local call = redis.call
 
@@ -8,8 +12,13 @@ local DELAY_STEP = 0x1000 -- a.4: score = due * 4096 + sequence within the milli
 local AT_ONCE = 1000 -- ids handled by one step of a purge or a promotion
 local UNPACK = 5000 -- arguments unpacked into one command; Lua's stack holds 8000
 
+local events_of, event_key -- the queue whose events were last written to, and their key
+
 local function event(q, ...)
-  call('XADD', q .. 'events', '*', 'event', ...)
+  if q ~= events_of then
+    events_of, event_key = q, q .. 'events'
+  end
+  call('XADD', event_key, '*', 'event', ...)
 end
 
 -- The length events are trimmed to; written down when nobody has chosen one (a.2).

@@ -44,14 +44,14 @@ local function pop(q, most)
   return ids
 end
 
--- Lock a job, count its run, and tell; its fields, with its id in front.
+-- Lock a job, count its run, and tell; its fields, with its id behind them. `now` is text here.
 local function activate(q, id, token, now, lock_ms, worker)
   local key = q .. id
   local fields = call('HGETALL', key)
-  local runs = 1
+  local runs = '1'
   for place = 1, #fields, 2 do
     if fields[place] == 'ats' then
-      runs = fields[place + 1] + 1
+      runs = string.format('%.0f', fields[place + 1] + 1)
     end
   end
   if token ~= '0' then
@@ -61,15 +61,15 @@ local function activate(q, id, token, now, lock_ms, worker)
   -- What is new stands behind what was there: who reads the fields in order, has the new values. As text: that
   -- is what a hash has.
   local last = #fields
-  fields[last + 1], fields[last + 2] = 'processedOn', string.format('%.0f', now)
-  fields[last + 3], fields[last + 4] = 'ats', string.format('%.0f', runs)
+  fields[last + 1], fields[last + 2] = 'processedOn', now
+  fields[last + 3], fields[last + 4] = 'ats', runs
   if worker == '' then
     call('HSET', key, 'processedOn', now, 'ats', runs)
   else
     call('HSET', key, 'processedOn', now, 'ats', runs, 'pb', worker)
     fields[last + 5], fields[last + 6] = 'pb', worker
   end
-  table.insert(fields, 1, id)
+  fields[#fields + 1] = id
   return fields
 end
 
@@ -99,8 +99,9 @@ local function take(q, now, tokens, lock_ms, max, duration, worker)
   if max and call('INCRBY', q .. 'limiter', #ids) == #ids then
     call('PEXPIRE', q .. 'limiter', math.floor(math.abs(duration)))
   end
+  local time = string.format('%.0f', now)
   for place, id in ipairs(ids) do
-    taken.jobs[place] = activate(q, id, tokens[place], now, lock_ms, worker)
+    taken.jobs[place] = activate(q, id, tokens[place], time, lock_ms, worker)
   end
   mark(q, false) -- wakes the next idle worker, also when nothing is left (a.12)
   return taken

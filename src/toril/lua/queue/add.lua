@@ -1,7 +1,7 @@
 #!lua
 -- Add jobs, all or none.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: for each job eight: id or '', name, data, options, timestamp, delay, priority, and '' or what else
 --       there is to say, as JSON: lifo, waits (for children), parentKey, parent, rjk, de
 -- result: the ids (of the job that stands in the way, where there is one), or {place of the job, code of a.9}

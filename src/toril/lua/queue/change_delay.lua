@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Let a delayed job run at another time.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id, now, delay
 -- result: 0, or a code of a.9
 -- include: queue/_queue

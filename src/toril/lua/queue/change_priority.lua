@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Give a job another priority; one that waits changes its place.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id, priority, 1 for lifo
 -- result: 0, or -1 when there is no such job
 -- include: queue/_queue

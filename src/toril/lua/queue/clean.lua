@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Remove jobs of one state that are old enough. Spares the next run of a scheduler, and jobs being worked on.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: state (a key suffix), newest timestamp to remove, how many at most (0 for all)
 -- result: the ids removed
 -- include: queue/_queue

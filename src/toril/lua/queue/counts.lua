@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- How many jobs are in each state.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: states, as key suffixes
 -- result: a number each
 -- include: queue/_queue

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- How many jobs wait with each priority.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: priorities
 -- result: a number each
 -- include: queue/_queue

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Remove what waits, and what is delayed if so asked; the next runs of schedulers stay.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: 1 for delayed jobs too
 -- result: 0
 -- include: queue/_queue

@@ -1,7 +1,7 @@
 #!lua
 -- A scheduled job was taken: make the scheduler's next one (a.11).
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: scheduler id, the job that was taken, now, next run for a pattern or '', options for the next job (JSON),
 --       data for it when the scheduler has none
 -- result: the next job's id, or nil when there is nothing to do

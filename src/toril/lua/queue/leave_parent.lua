@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Break the link between a child and its parent.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id, the parent's key
 -- result: 0, 1 when there is no such link, or a code of a.9
 -- include: queue/_queue

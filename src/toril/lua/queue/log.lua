@@ -1,7 +1,7 @@
 #!lua
 -- Add a line to a job's log.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id, line, how many lines to keep or ''
 -- result: how many lines there are, or -1 when there is no such job
 -- include: queue/_queue

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Remove a paused queue with everything in it, a bounded number of jobs at a time.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: how many, 1 to remove active jobs too
 -- result: 1 when there is more, 0 when it is gone, -1 when it is not paused, -2 when jobs are active
 -- include: queue/_queue

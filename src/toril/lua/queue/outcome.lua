@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- How a job ended, if it has.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id
 -- result: {0}, {1, return value}, {2, reason}, or {-1} when there is no such job
 -- include: queue/_queue

@@ -2,7 +2,7 @@
 -- Pause a queue for all workers, or let it go on (a.5). Lists are merged, so that jobs which a client of
 -- another version left on the wrong side are not overwritten.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: paused or resumed
 -- result: 0
 -- include: queue/_queue

@@ -1,7 +1,7 @@
 #!lua
 -- Note a job's progress, and tell.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id, progress
 -- result: 0, or -1 when there is no such job
 -- include: queue/_queue

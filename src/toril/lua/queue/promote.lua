@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Let a delayed job run now.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id
 -- result: 0, or -3 when it is not delayed
 -- include: queue/_queue

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- The ids at places of states. The first place of a list is what was added last; oldest first turns that round.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: first, last, 1 for oldest first, states as key suffixes
 -- result: a list of ids each
 -- include: queue/_queue

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- How long the rate limit holds.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: the worker's limit, or 0 for the queue's
 -- result: milliseconds
 -- include: queue/_queue

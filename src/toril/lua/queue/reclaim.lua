@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- Find the active jobs that are locked under some tokens: a worker that took jobs and never heard which.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: tokens
 -- result: for each job found {token, id, fields…}
 -- include: queue/_queue

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Remove a job that nobody works on, from whatever state it is in.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id, 1 to remove its children too
 -- result: 1, 0 when it (or a child) is locked, -8 when a scheduler needs it
 -- include: queue/_queue

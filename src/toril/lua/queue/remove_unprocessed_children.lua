@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Remove the children a job still waits for, except those that are being worked on.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id
 -- result: 0
 -- include: queue/_queue

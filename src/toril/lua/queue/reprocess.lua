@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Run a finished job again.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id, state it must be in (completed or failed), 1 for lifo
 -- result: 1, or a code of a.9
 -- include: queue/_queue

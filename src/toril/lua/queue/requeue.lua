@@ -2,7 +2,7 @@
 -- Move jobs of one state back to waiting, a bounded number at a time. Priorities are not looked at, as in
 -- BullMQ.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: state (completed, failed, delayed), how many, highest score
 -- result: 1 when there may be more, else 0
 -- include: queue/_queue

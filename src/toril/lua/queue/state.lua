@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- The state a job is in.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id
 -- result: its name
 -- include: queue/_queue

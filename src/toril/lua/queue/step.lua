@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- One step of a worker: give up the jobs it is done with, and take the next ones (a.12).
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: now, metrics points or '', lock ms, limiter max or '', limiter ms, worker name or '', how many
 --       tokens follow (one for each job wanted), the tokens, then for each job it gives up its outcome and
 --       what belongs to it:
@@ -11,8 +11,8 @@
 --         delay      id token delay keeps_attempt reason stacktrace telemetry
 --         back       id token
 --       (count and age '' for none; reason, stacktrace and telemetry '' to leave the fields as they are)
--- result: {codes in order (0, or a.9's; for `back` the rate limit's ms), jobs as {id, fields…}, rate limit
---         ms, when the next delayed job is due}
+-- result: {codes in order (0, or a.9's; for `back` the rate limit's ms; a text where the script failed at a
+--         job), jobs as {fields…, id}, rate limit ms, when the next delayed job is due}
 -- include: queue/_queue
 -- include: queue/_parent
 -- include: queue/_remove
@@ -52,10 +52,12 @@ local function read_fields(with_reason)
   return fields
 end
 
-local given_up, ids, lock_keys = {}, {}, {}
+local given_up = {}
 while at < #ARGV do
-  local outcome = read()
-  local job = { outcome = outcome, id = read(), token = read() }
+  local outcome, id, token = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local key = q .. id
+  local job = { outcome = outcome, id = id, key = key, lock = key .. ':lock', token = token }
+  at = at + 3
   if outcome == 'completed' or outcome == 'failed' then
     job.target, job.value, job.count, job.age = outcome, read(), read_number(), read_number()
     if outcome == 'failed' then
@@ -69,19 +71,33 @@ while at < #ARGV do
     job.delay, job.keeps_attempt, job.fields = read(), read() == '1', read_fields(true)
   end
   given_up[#given_up + 1] = job
-  ids[#ids + 1] = job.id
-  lock_keys[#lock_keys + 1] = q .. job.id .. ':lock'
 end
 
 local GIVE_UP = { completed = finish, failed = finish, retry = retry, delay = delay, back = hand_back }
 
-local codes, any_finished, refused = {}, false, false
 local points = tonumber(ARGV[2])
-read_locks(ids, lock_keys)
+
+-- What belongs to a job may be broken (its parent's keys, say). Then it stays active, where it is seen and will
+-- stall; the other jobs of the step do not suffer for it.
+local function give_up(job)
+  local worked, code = pcall(GIVE_UP[job.outcome], q, job, now, points)
+  if worked then
+    return code
+  end
+  write_finished(q)
+  if freed[#freed] == job.id and not (job.target and call('ZSCORE', q .. job.target, job.id)) then
+    call('LREM', q .. 'active', 0, job.id)
+    call('LPUSH', q .. 'active', job.id)
+  end
+  return type(code) == 'table' and code.err or tostring(code)
+end
+
+local codes, any_finished, refused = {}, false, false
+look_at(given_up)
 for place, job in ipairs(given_up) do
-  local code = GIVE_UP[job.outcome](q, job, now, points)
+  local code = give_up(job)
   codes[place] = code
-  refused = refused or code < 0
+  refused = refused or type(code) == 'string' or code < 0
   any_finished = any_finished or (job.target ~= nil and code == 0)
 end
 write_all(q)

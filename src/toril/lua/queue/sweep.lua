@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Find jobs whose worker is gone, and put them back in front (a.6). One sweep per interval, whoever calls.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: how often a job may stall, now, interval ms
 -- result: the ids that were put back
 -- include: queue/_queue

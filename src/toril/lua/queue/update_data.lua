@@ -1,7 +1,7 @@
 #!lua
 -- Replace a job's data.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id, data
 -- result: 0, or -1 when there is no such job
 -- include: queue/_queue

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- An active job waits for its children.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id, token, now, a child's key or '' for any
 -- result: 0 moved, 1 nothing to wait for, or a code of a.9
 -- include: queue/_queue
@@ -26,8 +26,9 @@ end
 if not pending then
   return 1
 end
-read_locks({ id }, { key .. ':lock' })
-local code = leave_active(q, id, token)
+local job = { id = id, key = key, lock = key .. ':lock', token = token }
+look_at({ job })
+local code = leave_active(q, job)
 write_all(q)
 if code < 0 then
   return code

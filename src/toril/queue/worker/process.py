@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import multiprocessing
+import os
+import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
@@ -70,23 +72,23 @@ class HandlerProcess:
         args: tuple[Any, ...],
         told: Callable[[Told], Any],
     ) -> Any:
-        """Run a handler; what it returns. When this is cancelled, the process is killed."""
+        """Run a handler; what it returns. When this is stopped before, the process is killed."""
         if self._process is None or not self._process.is_alive():
             self._start()
         assert self._pipe is not None
-        self._pipe.send((function.__module__, function.__qualname__, job, args))
         try:
-            while True:
-                what, value = await self._receive()
-                if what == "done":
-                    return value
-                if what == "failed":
-                    reason, trace, unrecoverable = value
-                    raise UnrecoverableError(reason) if unrecoverable else HandlerFailed(reason, trace)
+            self._pipe.send((function.__module__, function.__qualname__, job, args))
+            what, value = await self._receive()
+            while what not in ("done", "failed"):
                 await told(Told(what, value))
-        except asyncio.CancelledError:
-            self.kill()
+                what, value = await self._receive()
+        except BaseException:
+            self.kill()  # what it would still say is not the result of its next job
             raise
+        if what == "done":
+            return value
+        reason, trace, unrecoverable = value
+        raise UnrecoverableError(reason) if unrecoverable else HandlerFailed(reason, trace)
 
     async def _receive(self) -> Any:
         """The next message. Waits on the pipe's descriptor, so it can be cancelled."""
@@ -123,8 +125,17 @@ class HandlerProcess:
             self._pipe = None
 
 
+def _leave_with_parent() -> None:
+    """End this process when its worker's is gone, however that ended: nobody would stop it otherwise."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
 def _serve(pipe: Pipe) -> None:
     """The other side: run what is asked for, until the pipe is closed."""
+    threading.Thread(target=_leave_with_parent, name="toril-parent", daemon=True).start()
     while True:
         try:
             module, name, job, args = pipe.recv()
