@@ -22,7 +22,15 @@ from toril.queue.options import (
     check_whole,
     milliseconds,
 )
-from toril.queue.store import MAX_EVENTS, Clock, NewJob, QueueStore, speaks_v6, wall_clock
+from toril.queue.store import (
+    MAX_EVENTS,
+    Clock,
+    NewJob,
+    QueueStore,
+    speaks_v6,
+    wall_clock,
+    with_stored_options,
+)
 
 if TYPE_CHECKING:  # it needs OpenTelemetry, which is an extra
     from toril.queue.telemetry import Telemetry
@@ -115,6 +123,8 @@ class Queue:
         self.keys = self.store.keys
         self._redis = redis
         self._defaults = defaults
+        self._plain = defaults or JobOptions()
+        """The options of jobs that bring none."""
         self._telemetry = telemetry
         self._max_events = max_events
         self._announced = False
@@ -161,10 +171,7 @@ class Queue:
             except Exception as problem:
                 if isinstance(problem, DurabilityNotReached):  # these are in, too
                     ids: Any = problem.result
-                    added += [
-                        self._added(job_id.decode(), job, self.store.clock())
-                        for job_id, job in zip(ids, part, strict=True)
-                    ]
+                    added += self._added([job_id.decode() for job_id in ids], part, self.store.clock())
                 if not added or len(new) == len(part):
                     raise
                 raise BulkFailed(added, len(new), problem) from problem
@@ -182,17 +189,17 @@ class Queue:
                 ids = await self.store.add(jobs, durability, now)
                 if len(ids) == 1:
                     self._telemetry.added(span, ids[0])
-        return [self._added(job_id, job, now) for job_id, job in zip(ids, jobs, strict=True)]
+        return self._added(ids, jobs, now)
 
     def _checked(self, job: AddJob) -> NewJob:
         if not isinstance(job, AddJob):
             raise InvalidValue("job", job, "it must be an AddJob(name, data, options)")
         if not isinstance(job.name, str) or job.name != job.name.encode(errors="replace").decode():
             raise InvalidValue("job name", job.name, "it must be a string that UTF-8 can encode")
-        options = JobOptions() if job.options is None else job.options
+        options = self._plain if job.options is None else job.options
         if not isinstance(options, JobOptions):
             raise InvalidValue("job options", options, "they must be JobOptions(…)")
-        if self._defaults is not None:
+        if self._defaults is not None and options is not self._plain:
             given = {
                 name: value for name in options.__slots__ if (value := getattr(options, name)) is not None
             }
@@ -206,17 +213,19 @@ class Queue:
             raise InvalidValue("data", f"{len(raw)} bytes", f"the job's size_limit is {options.size_limit}")
         return NewJob(job.name, raw, options)
 
-    def _added(self, job_id: str, new: NewJob, now: int) -> Job:
-        stored = new.options.stored()
-        fields = {
-            b"name": new.name.encode(),
-            b"data": new.data,
-            b"opts": codec.encode("options", stored),
-            b"timestamp": str(new.options.timestamp or now).encode(),
-            b"delay": str(stored.get("delay", 0)).encode(),
-            b"priority": str(stored.get("priority", 0)).encode(),
-        }
-        return Job(self.store, job_id, fields)
+    def _added(self, ids: Sequence[str], jobs: Sequence[NewJob], now: int) -> list[Job]:
+        added = []
+        for job_id, (new, stored) in zip(ids, with_stored_options(jobs), strict=True):
+            fields = {
+                b"name": new.name.encode(),
+                b"data": new.data,
+                b"opts": stored.opts,
+                b"timestamp": b"%d" % (new.options.timestamp or now),
+                b"delay": b"%d" % stored.delay,
+                b"priority": b"%d" % stored.priority,
+            }
+            added.append(Job(self.store, job_id, fields))
+        return added
 
     # ------------------------------------------------------------------ looking
 
