@@ -138,8 +138,7 @@ def failed(
     chance: Callable[[], float] = random.random,
 ) -> Failed | Retried | Delayed:
     """The handler has raised: another attempt now or later, or none."""
-    reason = str(problem)
-    traces = _traces(job, trace)
+    reason, traces = _storable(str(problem)), _traces(job, _storable(trace))
     attempts = int(job.opts.get("attempts") or 0)
     if job.attempts_made + 1 < attempts and not isinstance(problem, UnrecoverableError):
         wait = backoff_delay(job, problem, strategy, chance)
@@ -148,6 +147,11 @@ def failed(
         if wait == 0:
             return Retried(job.id, job.token, bool(job.opts.get("lifo")), reason, traces)
     return Failed(job.id, job.token, reason, kept(job.opts.get("removeOnFail"), keep), attempts, traces)
+
+
+def _storable(text: str) -> str:
+    """A text that UTF-8 can encode: file names in messages may hold lone surrogates."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _traces(job: JobData, trace: str) -> bytes:

@@ -12,7 +12,7 @@ from toril.connection import Connection, Durability, Script, load_script
 from toril.connection.durability import Level
 from toril.connection.wire import Argument
 from toril.keyspace import QUEUE_SUFFIXES, QueueKeys
-from toril.queue.errors import QueueError, UntaggedName, error_of
+from toril.queue.errors import SCRIPT_FAILED, QueueError, UntaggedName, error_of
 from toril.queue.job import JobData
 from toril.queue.options import JobOptions, parent_link
 from toril.queue.outcomes import HandedBack, Outcome
@@ -92,12 +92,15 @@ class StepResult:
     """What came of a step."""
 
     codes: list[int]
-    """For each job that was given up: 0, or BullMQ's code; for one handed back, ms of the rate limit."""
+    """For each job that was given up: 0, or a code of :mod:`toril.queue.errors`; for one handed back, ms of
+    the rate limit."""
     jobs: list[JobData] = field(default_factory=list)
     limited_for: int = 0
     """Milliseconds for which the rate limit lets no job through."""
     next_due: int = 0
     """When the next delayed job is due, where there was none to take; 0 for never."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """By id, why the script failed at a job; it is still active."""
 
 
 class QueueStore:
@@ -112,9 +115,11 @@ class QueueStore:
         self.redis = redis
         self.keys = keys
         self.clock = clock
+        # Without a tag, which only a single server takes, `meta` is in another slot (see lua/queue/_queue).
+        self._named = (keys.base, keys.base if keys.tag is None else keys.meta)
 
     async def _run(self, script: Script, *args: Argument, **how: Any) -> Any:
-        return await self.redis.run(script, self.keys, *args, **how)
+        return await self.redis.run(script, self._named, *args, **how)
 
     # ------------------------------------------------------------------ adding
 
@@ -170,7 +175,14 @@ class QueueStore:
         taken = [
             JobData.read(flat.pop().decode(), flat, token) for flat, token in zip(jobs, tokens, strict=False)
         ]
-        return StepResult(codes, taken, limited_for, next_due)
+        failures = {
+            outcome.id: code.decode()
+            for outcome, code in zip(outcomes, codes, strict=True)
+            if isinstance(code, bytes)
+        }
+        if failures:
+            codes = [SCRIPT_FAILED if isinstance(code, bytes) else code for code in codes]
+        return StepResult(codes, taken, limited_for, next_due, failures)
 
     async def reclaim(self, tokens: Sequence[str]) -> list[JobData]:
         """The active jobs locked under tokens: for a worker that asked for jobs and never heard which."""
@@ -195,10 +207,11 @@ class QueueStore:
         """Put back jobs whose worker is gone; their ids."""
         return _texts(await self._run(SWEEP, max_stalled, self.clock(), interval))
 
-    async def renew(self, locks: Sequence[tuple[str, str]], duration: int = 30_000) -> list[str]:
-        """Renew locks (id and token of each job); the ids whose lock is lost."""
+    async def renew(self, locks: Sequence[tuple[str, str]], duration: int = 30_000) -> list[tuple[str, str]]:
+        """Renew locks (id and token of each job); those that are lost."""
         args = [part for lock in locks for part in lock]
-        return _texts(await self._run(RENEW, duration, *args, repeatable=True))
+        lost = await self._run(RENEW, duration, *args, repeatable=True)
+        return [locks[place - 1] for place in lost]
 
     async def iterate(
         self, scheduler_id: str, producer: str, next_run: int | None, opts: Any, data: bytes

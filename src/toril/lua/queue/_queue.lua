@@ -1,5 +1,9 @@
 -- What every script of this room knows about a queue. `q` is a queue's key prefix, `bull:{name}:`.
 -- The layout is BullMQ 5.62.0's; the section numbers are those of its protocol reference.
+--
+-- Every script names two keys: `base`, which never exists, and `meta`. While a cluster moves their slot to
+-- another server key by key, a call with several keys of which some are missing is refused (TRYAGAIN) by both
+-- servers, so no script meets half of a queue: the queue stands still until the move is over.
 
 local call = redis.call
 

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- One step of a worker: give up the jobs it is done with, and take the next ones (a.12).
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: now, metrics points or '', lock ms, limiter max or '', limiter ms, worker name or '', how many
 --       tokens follow (one for each job wanted), the tokens, then for each job it gives up its outcome and
 --       what belongs to it:
@@ -11,8 +11,8 @@
 --         delay      id token delay keeps_attempt reason stacktrace telemetry
 --         back       id token
 --       (count and age '' for none; reason, stacktrace and telemetry '' to leave the fields as they are)
--- result: {codes in order (0, or a.9's; for `back` the rate limit's ms), jobs as {fields…, id}, rate limit
---         ms, when the next delayed job is due}
+-- result: {codes in order (0, or a.9's; for `back` the rate limit's ms; a text where the script failed at a
+--         job), jobs as {fields…, id}, rate limit ms, when the next delayed job is due}
 -- include: queue/_queue
 -- include: queue/_parent
 -- include: queue/_remove
@@ -75,13 +75,29 @@ end
 
 local GIVE_UP = { completed = finish, failed = finish, retry = retry, delay = delay, back = hand_back }
 
-local codes, any_finished, refused = {}, false, false
 local points = tonumber(ARGV[2])
+
+-- What belongs to a job may be broken (its parent's keys, say). Then it stays active, where it is seen and will
+-- stall; the other jobs of the step do not suffer for it.
+local function give_up(job)
+  local worked, code = pcall(GIVE_UP[job.outcome], q, job, now, points)
+  if worked then
+    return code
+  end
+  write_finished(q)
+  if freed[#freed] == job.id and not (job.target and call('ZSCORE', q .. job.target, job.id)) then
+    call('LREM', q .. 'active', 0, job.id)
+    call('LPUSH', q .. 'active', job.id)
+  end
+  return type(code) == 'table' and code.err or tostring(code)
+end
+
+local codes, any_finished, refused = {}, false, false
 look_at(given_up)
 for place, job in ipairs(given_up) do
-  local code = GIVE_UP[job.outcome](q, job, now, points)
+  local code = give_up(job)
   codes[place] = code
-  refused = refused or code < 0
+  refused = refused or type(code) == 'string' or code < 0
   any_finished = any_finished or (job.target ~= nil and code == 0)
 end
 write_all(q)

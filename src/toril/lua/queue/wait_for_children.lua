@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- An active job waits for its children.
 -- keyspace: queue
--- keys: base
+-- keys: base meta
 -- args: id, token, now, a child's key or '' for any
 -- result: 0 moved, 1 nothing to wait for, or a code of a.9
 -- include: queue/_queue

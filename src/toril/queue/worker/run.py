@@ -11,6 +11,7 @@ from typing import Any
 
 from toril.errors import TorilError
 from toril.handler import Handler
+from toril.queue.errors import QueueError
 from toril.queue.handle import Job
 from toril.queue.worker.process import HandlerProcess, Told
 
@@ -95,25 +96,27 @@ class ThreadJob:
 async def _in_thread(handler: Handler, job: Job, args: tuple[Any, ...]) -> Any:
     """A thread for each run: one that outlives its timeout must not keep others from starting."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
     context = contextvars.copy_context()
 
     def settle(value: Any, problem: BaseException | None) -> None:
-        if done.done():
-            return
-        if problem is None:
-            done.set_result(value)
-        else:
-            done.set_exception(problem)
+        if not done.done():
+            # Not as the future's exception: that cannot be a StopIteration.
+            done.set_result((value, problem))
 
     def work() -> None:
         value, problem = None, None
         try:
             value = context.run(handler.call, ThreadJob(job, loop), *args)
-        except BaseException as raised:  # noqa: BLE001 - it is handed on
+        except Exception as raised:  # noqa: BLE001 - it is handed on
             problem = raised
+        except BaseException as raised:  # noqa: BLE001 - as sys.exit() does: it ends a run, not the worker
+            problem = QueueError(f"the handler's thread was ended by {raised!r}")
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, value, problem)
 
     threading.Thread(target=work, name=f"toril-job-{job.id}", daemon=True).start()
-    return await done
+    value, problem = await done
+    if problem is not None:
+        raise problem
+    return value

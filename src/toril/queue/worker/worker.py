@@ -15,11 +15,18 @@ import traceback
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from toril.connection import Connection, ConnectionFailed, OutcomeUnknown, connect
+from toril.connection import (
+    CommandRefused,
+    Connection,
+    ConnectionFailed,
+    OutcomeUnknown,
+    ScriptFailed,
+    connect,
+)
 from toril.errors import InvalidValue, TorilError
 from toril.handler import Handler, UnfitPayload
 from toril.keyspace import QueueKeys
@@ -55,6 +62,12 @@ FIRST_STEP = 10
 
 LONGEST_BLOCK = 10.0
 """Seconds; a worker that waits for a delayed job looks again after this, as Node's does."""
+
+REFUSED_PAUSE = 1.0
+"""Seconds until a server that has refused a call is asked again."""
+
+_NO_WRITES_NOW = frozenset({"MISCONF", "OOM", "BUSY", "NOPERM", "NOAUTH"})
+"""Codes of a server that executed nothing, until somebody sees to it: its disk is full, say."""
 
 _GONE = frozenset({-1, -2, -3})
 """What a job that was given up already answers: it is missing, has no lock, or is not active."""
@@ -176,8 +189,11 @@ class Worker:
         self._asked = 0
         """Jobs asked for in steps under way: they take up room already."""
         self._drained = False
+        self._heard = 0
+        """How often there was news of work: a step that was sent before must not say there is none."""
         self._limited_until = 0.0
-        self._next_due = 0
+        self._alarm: asyncio.TimerHandle | None = None
+        """Rings when the next delayed job is due."""
         self._paused = False
         self._closing = False
         self._wake = asyncio.Event()
@@ -282,14 +298,14 @@ class Worker:
 
     def resume(self) -> None:
         """Take jobs again."""
-        self._paused, self._drained = False, False
-        self._wake.set()
+        self._paused = False
+        self._hear_news()
 
     def cancel(self, job_id: str, reason: str = "cancelled") -> bool:
         """Stop a job that this worker has: it fails for good, with that reason. False: it has no such job."""
         for running in self._running.values():
             if running.job.id == job_id and not running.stopped:
-                running.stopped = reason
+                running.stopped = reason or "cancelled"
                 running.task.cancel()
                 return True
         return False
@@ -313,6 +329,8 @@ class Worker:
                     running.task.cancel()
             self._wake.set()
             await asyncio.sleep(0.005)
+        if self._alarm is not None:
+            self._alarm.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -332,23 +350,30 @@ class Worker:
                 continue
             tokens = [f"{self._token}:{next(self._count)}" for _ in range(wanted)]
             self._asked += wanted
+            heard = self._heard
             try:
                 result = await self._step(ended, tokens)
             finally:
                 self._asked -= wanted
-            self._settle(ended, result, wanted)
+            self._settle(ended, result, wanted, heard)
+
+    @property
+    def _room(self) -> int:
+        """How many more jobs may be taken now."""
+        if self._closing or self._paused:
+            return 0
+        return self.concurrency - len(self._running) - self._asked
 
     def _next_step(self) -> tuple[list[_Ended], int]:
         ended = [self._ended.popleft() for _ in range(min(len(self._ended), self._largest_step))]
-        room = self.concurrency - len(self._running) - self._asked
         # With nothing to give up, asking is worth a call only when there may be something to take.
-        if self._closing or self._paused or room <= 0 or (self._drained and not ended):
-            return ended, 0
-        if time.monotonic() < self._limited_until:
+        if self._room <= 0 or (self._drained and not ended) or time.monotonic() < self._limited_until:
             return ended, 0
         if self._many_wait:
-            return ended, min(room, self._largest_step)
-        return ended, min(room, self._largest_step, FIRST_STEP)
+            return ended, min(self._room, self._largest_step)
+        if self._asked and not ended:
+            return ended, 0  # the step under way finds out whether there is more than it asks for
+        return ended, min(self._room, self._largest_step, FIRST_STEP)
 
     async def _step(self, ended: Sequence[_Ended], tokens: Sequence[str]) -> StepResult:
         """A step, repeated until its outcome is known: a job that is done must not be run again."""
@@ -359,19 +384,23 @@ class Worker:
                 result = await self._store.step(outcomes, tokens, self._take)
                 if repeated:
                     codes = [0 if code in _GONE else code for code in result.codes]
-                    result = StepResult(codes, result.jobs, result.limited_for, result.next_due)
+                    result = replace(result, codes=codes)
                 return result
-            except OutcomeUnknown as problem:
-                # It may have been executed. Giving up twice is harmless: the lock says whose a job is. The
-                # jobs that came with the lost reply are found by their tokens.
+            except ConnectionFailed as problem:
+                self._report(problem)  # not executed; the connection has waited already
+            except (OutcomeUnknown, CommandRefused) as problem:
                 self._report(problem)
+                if isinstance(problem, CommandRefused):
+                    await asyncio.sleep(REFUSED_PAUSE)
+                    if problem.code in _NO_WRITES_NOW:
+                        continue
+                # It may have been executed, wholly or in part. Giving up twice is harmless: the lock says
+                # whose a job is. The jobs that came with the lost reply are found by their tokens.
                 repeated = True
                 found = await self._until_heard(tokens)
                 for job in found:
                     self._start_job(Job.of(self._store, job))
                 tokens = ()
-            except ConnectionFailed as problem:
-                self._report(problem)  # not executed; the connection has waited already
 
     async def _until_heard(self, tokens: Sequence[str]) -> list[JobData]:
         while tokens:
@@ -379,10 +408,15 @@ class Worker:
                 return await self._store.reclaim(tokens)
             except (ConnectionFailed, OutcomeUnknown) as problem:
                 self._report(problem)
+            except CommandRefused as problem:
+                self._report(problem)
+                await asyncio.sleep(REFUSED_PAUSE)
         return []
 
-    def _settle(self, ended: Sequence[_Ended], result: StepResult, wanted: int) -> None:
+    def _settle(self, ended: Sequence[_Ended], result: StepResult, wanted: int, heard: int) -> None:
         refused = False
+        for text in result.failures.values():
+            self._report(ScriptFailed(text))
         for each, code in zip(ended, result.codes, strict=True):
             if isinstance(each.outcome, HandedBack) and code > 0:
                 self._limit(code)
@@ -401,8 +435,9 @@ class Worker:
                 self._drained = False
                 self._wake.set()
             else:
-                self._drained = not self._limit(result.limited_for)
-                self._next_due = result.next_due
+                self._drained = not self._limit(result.limited_for) and heard == self._heard
+                if result.next_due:
+                    self._wake_at(result.next_due)
 
     def _refused(self, each: _Ended, code: int) -> None:
         problem = error_of(code, each.outcome.verb, job=each.job.id)
@@ -422,34 +457,57 @@ class Worker:
 
     # ------------------------------------------------------------------ waiting for work
 
+    def _hear_news(self) -> None:
+        """There may be something to take."""
+        self._heard += 1
+        self._drained = False
+        self._wake.set()
+
+    def _wake_at(self, due: int) -> None:
+        """Look for jobs when a delayed one is due, whatever else happens until then."""
+        loop = asyncio.get_running_loop()
+        wait = min(max(0.001, (due - self._clock()) / 1000), LONGEST_BLOCK)
+        if self._alarm is not None:
+            if loop.time() < self._alarm.when() <= loop.time() + wait:
+                return
+            self._alarm.cancel()
+        self._alarm = loop.call_later(wait, self._hear_news)
+
     def _let_wait(self) -> None:
         """Let the waiting begin, when there is room and nothing to take."""
-        room = self.concurrency - len(self._running) - self._asked
-        if self._drained and room > 0 and not self._closing and not self._paused:
+        if self._drained and self._room > 0:
             self._idle.set()
 
     async def _keep_waiting(self) -> None:
-        """Block on the marker (a.12): whoever adds a job, or the time of a delayed one, ends the wait."""
+        """Block on the marker (a.12): whoever adds a job ends the wait."""
+        wait = self._drain_delay
         while True:
             await self._idle.wait()
             self._idle.clear()
-            wait = self._drain_delay
-            if self._next_due:
-                wait = min(max(0.001, (self._next_due - self._clock()) / 1000), LONGEST_BLOCK)
             try:
                 popped = await self._store.redis.command(
                     "BZPOPMIN", self.keys.marker, round(wait, 3), blocks_for=wait, repeatable=True
                 )
+                if popped and self._room <= 0:
+                    # Another worker may have use for it.
+                    _, member, score = popped
+                    await self._store.redis.command(
+                        "ZADD", self.keys.marker, "LT", score, member, repeatable=True
+                    )
+                    continue
             except (ConnectionFailed, OutcomeUnknown) as problem:
                 self._report(problem)
                 popped = None
+            except CommandRefused as problem:
+                self._report(problem)
+                await asyncio.sleep(REFUSED_PAUSE)
+                popped = None
             due = int(float(popped[2])) if popped else 0
             if due > self._clock():
-                self._next_due = due
+                self._wake_at(due)
                 self._idle.set()
-                continue
-            self._drained, self._next_due = False, 0
-            self._wake.set()
+            else:
+                self._hear_news()
 
     # ------------------------------------------------------------------ jobs
 
@@ -474,7 +532,11 @@ class Worker:
         except (DelayedError, WaitingChildrenError):
             pass  # the handler has moved it already
         except asyncio.CancelledError:
-            self._end_stopped(job, self._running[job.token].stopped)
+            stopped = self._running[job.token].stopped
+            if stopped:
+                self._end_stopped(job, stopped)
+            else:
+                self._end_failed(job, QueueError("the handler was cancelled, and not by its worker"))
         except Exception as problem:  # noqa: BLE001 - whatever a handler raises is its job's failure
             self._end_failed(job, problem)
         finally:
@@ -485,7 +547,7 @@ class Worker:
         if why == "close":
             self._end(_Ended(job, HandedBack(job.id, job.token), problem=QueueError("handed back")))
         elif why != "lost":
-            self._end_failed(job, UnrecoverableError(why or "cancelled"))
+            self._end_failed(job, UnrecoverableError(why))
 
     async def _run_handler(self, job: Job) -> Any:
         reason = unrecoverable_reason(job, self._max_started)
@@ -544,16 +606,16 @@ class Worker:
                 except TorilError as problem:
                     self._report(problem)
                     continue
-                self._stop_lost(set(lost), dict(held[start : start + LARGEST_STEP]))
+                self._stop_lost([token for _, token in lost])
 
-    def _stop_lost(self, lost: set[str], tokens: dict[str, str]) -> None:
+    def _stop_lost(self, tokens: Sequence[str]) -> None:
         """Another worker may have these jobs by now: stop working on them, and report nothing."""
-        for job_id in lost:
-            running = self._running.get(tokens[job_id])
+        for token in tokens:
+            running = self._running.get(token)
             if running is not None and not running.stopped:
                 running.stopped = "lost"
                 running.task.cancel()
-                self._report(error_of(-2, "extendLocks", job=job_id))
+                self._report(error_of(-2, "extendLocks", job=running.job.id))
                 self._emit("lock_lost", running.job)
 
     async def _keep_sweeping(self) -> None:
