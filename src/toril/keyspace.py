@@ -459,6 +459,30 @@ class LogKeys(KeySet):
         """Hash: the log's epochs, its retention and its limits."""
         return self["meta"]
 
+    @property
+    def paused(self) -> Key:
+        """Set of the processors and tenants that are paused."""
+        return self["paused"]
+
+    @property
+    def generations(self) -> Key:
+        """Hash: which generation of a projection its readers see."""
+        return self["generations"]
+
+    def members(self, processor: str) -> Key:
+        """Sorted set of the workers that run a processor, by when they were last heard of."""
+        return self[f"m:{processor}"]
+
+
+LOG_METAS = "toril:{*}:meta"
+"""The pattern of the keys under which logs describe themselves."""
+
+
+def log_of(meta: bytes) -> str | None:
+    """The name of the log that a key of the pattern :data:`LOG_METAS` belongs to; None where it is no log's."""
+    name = meta.decode(errors="replace").removeprefix("toril:{").removesuffix("}:meta")
+    return name if NAME_RULES["log"].allowed.fullmatch(name) else None
+
 
 @dataclass(frozen=True)
 class PartitionKeys(KeySet):
@@ -522,6 +546,23 @@ class PartitionKeys(KeySet):
     def bell(self) -> Key:
         """Channel that rings when entries were appended."""
         return self["bell"]
+
+    @property
+    def leases(self) -> Key:
+        """Hash: which worker runs a processor here, and until when."""
+        return self["leases"]
+
+    def waiting(self, processor: str) -> Key:
+        """Sorted set of the aggregates whose events a processor has parked, by when they are due."""
+        return self[f"w:{processor}"]
+
+    def trouble(self, processor: str) -> Key:
+        """Hash: why an aggregate's events are parked."""
+        return self[f"x:{processor}"]
+
+    def parked(self, ident: str) -> Key:
+        """List of the parked events of one aggregate; ``<processor> <aggregate>``."""
+        return self[f"q:{ident}"]
 
     def aggregate(self, key: str) -> Key:
         """Hash of one aggregate: version, idempotency keys, where its entries are, states."""

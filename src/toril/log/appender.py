@@ -13,6 +13,7 @@ import time
 from collections import deque
 from typing import Protocol
 
+from toril.aggregate import Aggregate
 from toril.connection import Durability
 from toril.connection.errors import DurabilityNotReached
 from toril.log.entry import Append, Appended, Partition
@@ -37,7 +38,7 @@ class Home(Protocol):
 
     patience: float
 
-    async def bring_back(self, store: PartitionStore, append: Append, asked: int) -> None:
+    async def bring_back(self, store: PartitionStore, aggregate: Aggregate, asked: int) -> None:
         """Bring an aggregate back that is perhaps cold."""
         ...
 
@@ -174,7 +175,7 @@ class Lane:
             waiting.thaws += 1
             if waiting.thaws > 10:
                 raise LogError("a cold aggregate could not be brought back in ten tries")
-            await self._home.bring_back(self._store, waiting.append, asked)
+            await self._home.bring_back(self._store, waiting.append.aggregate, asked)
 
         outcomes = await asyncio.gather(
             *(one(waiting, asked) for waiting, asked in cold), return_exceptions=True

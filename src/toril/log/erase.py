@@ -7,6 +7,7 @@ are refused meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,18 +35,25 @@ class Erased:
     """Partitions that held events of the tenant, and were rewritten."""
 
 
-async def erase_tenant(log: Log, tenant: str) -> Erased:
+async def erase_tenant(
+    log: Log, tenant: str, progress: Callable[[int, int], None] | None = None
+) -> Erased:
     """Remove all that the log has of a tenant. Can be repeated, and finishes what was cut off."""
     check_tenant(tenant)
-    await log.layout(anew=True)
+    total = len((await log.layout(anew=True)).partitions())
+    looked = 0
     report = Erased()
     await log.each(lambda store: store.wall(tenant, up=True))
 
     async def one(store: PartitionStore) -> None:
+        nonlocal looked
         events = await _erase_events(store, tenant)
         report.events += events
         report.partitions += events > 0
         report.aggregates += await _erase_aggregates(store, tenant)
+        looked += 1
+        if progress is not None:
+            progress(looked, total)
 
     await log.each(one)
     if log.cold is not None:

@@ -259,10 +259,10 @@ class Log:
             return frozen.flat()
         return rehomed(frozen.flat(), layout.epoch(frozen.epoch).of(aggregate))
 
-    async def bring_back(self, store: PartitionStore, append: Append, asked: int) -> None:
+    async def bring_back(self, store: PartitionStore, aggregate: Aggregate, asked: int) -> None:
         """Bring an aggregate back that is perhaps cold, or let a new one begin."""
-        fields = await self.whereabouts(append.aggregate)
-        await store.thaw(append.aggregate, asked, fields)  # where that came too late, it is asked again
+        fields = await self.whereabouts(aggregate)
+        await store.thaw(aggregate, asked, fields)  # where that came too late, it is asked again
 
     # ------------------------------------------------------------------ reading
 

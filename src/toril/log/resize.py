@@ -15,6 +15,7 @@ epoch to the new one by themselves, when they have read all of the old.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 PAGE = 200
 
 
-async def resize(log: Log, partitions: int) -> Epoch:
+async def resize(log: Log, partitions: int, progress: Callable[[int, int], None] | None = None) -> Epoch:
     """Give the log another number of partitions, or finish what was begun; the epoch it is in then."""
     check_partitions(partitions)
     layout = await log.layout(anew=True)
@@ -49,7 +50,16 @@ async def resize(log: Log, partitions: int) -> Epoch:
     new, old = layout.ever[-1], layout.ever[-2]
     await _copy_readers(log, old, new)
     await log.each(lambda store: store.seal(new.number), old.all())
-    await log.each(lambda store: _carry(log, store, new), old.all())
+    total = sum(standing.hot for standing in await log.each(lambda store: store.look(), old.all()))
+    carried = 0
+
+    def told(count: int) -> None:
+        nonlocal carried
+        carried += count
+        if progress is not None:
+            progress(carried, total)
+
+    await log.each(lambda store: _carry(log, store, new, told), old.all())
     await _chill(log, new)
     await log.each(lambda store: store.carried(), new.all())
     await log.redis.command("HDEL", log.keys.meta, "carrying", repeatable=True)
@@ -79,7 +89,7 @@ async def _copy_readers(log: Log, old: Epoch, new: Epoch) -> None:
     await log.each(register, new.all())
 
 
-async def _carry(log: Log, store: PartitionStore, new: Epoch) -> None:
+async def _carry(log: Log, store: PartitionStore, new: Epoch, told: Callable[[int], None]) -> None:
     """Copy the aggregates of one sealed partition, which nothing changes any more."""
     first = 0
     while page := await store.hot(first, PAGE):
@@ -91,6 +101,7 @@ async def _carry(log: Log, store: PartitionStore, new: Epoch) -> None:
             now = (await target.look()).now
             while not await target.thaw(aggregate, now, rehomed(fields, store.partition)):
                 now = (await target.look()).now
+        told(len(page))
 
 
 async def _chill(log: Log, new: Epoch) -> None:
@@ -119,7 +130,19 @@ async def drop_epoch(log: Log) -> Epoch | None:
         behind = any(standing.backlog(name) > 0 for name in standing.readers)
         if not standing.sealed or behind or standing.length > 0:
             return None
+    following = layout.epoch(oldest.number + 1)
+    await log.each(lambda store: _adopt(log, store, following), oldest.all())
     await log.redis.command("HSET", log.keys.meta, "oldest", oldest.number + 1, repeatable=True)
     await log.layout(anew=True)
     await log.each(lambda store: store.drop(), oldest.all())
     return oldest
+
+
+async def _adopt(log: Log, store: PartitionStore, following: Epoch) -> None:
+    """Processors went on with the old epoch after its aggregates were carried over."""
+    first = 0
+    while page := await store.hot(first, PAGE):
+        first += len(page)
+        for key in page:
+            aggregate = Aggregate.parse(key)
+            await log.store(following.of(aggregate)).adopt(key, await store.fields(aggregate))

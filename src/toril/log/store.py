@@ -48,6 +48,7 @@ class Scripts:
         self.retire, self.trim = map(load, ("retire", "trim"))
         self.quiet, self.freeze, self.thaw = map(load, ("quiet", "freeze", "thaw"))
         self.settle, self.seal, self.chill = map(load, ("settle", "seal", "chill"))
+        self.adopt = load("adopt")
         self.forget, self.rewrite = map(load, ("forget", "rewrite"))
 
 
@@ -188,6 +189,12 @@ class PartitionStore:
             await self._redis.command("XRANGE", self.keys.entries, f"({after}", "+", "COUNT", most)
         )
 
+    async def page_back(self, last: str, most: int) -> list[Entry]:
+        """The entries up to an id and with it, the last one first."""
+        return await self._decoded(
+            await self._redis.command("XREVRANGE", self.keys.entries, last, "-", "COUNT", most)
+        )
+
     async def stretch(self, first_id: str, count: int) -> list[Entry]:
         """Entries from an id on."""
         return await self._decoded(
@@ -308,6 +315,18 @@ class PartitionStore:
     async def chill(self, aggregates: Sequence[str]) -> None:
         """Remember aggregates as cold."""
         await self._run(self._scripts.chill, *aggregates, repeatable=True)
+
+    async def adopt(self, aggregate: str, fields: Sequence[bytes]) -> int:
+        """Take over what processors did with an aggregate in the epoch before; says how many did."""
+        flat = dict(zip(fields[::2], fields[1::2], strict=True))
+        args: list[Argument] = []
+        for name, value in flat.items():
+            if name.startswith(b"c:"):
+                args += (name[2:], value, flat.get(b"s:" + name[2:], b""))
+        if not args:
+            return 0
+        adopted: int = await self._run(self._scripts.adopt, aggregate, *args, repeatable=True)
+        return adopted
 
     async def drop(self) -> None:
         """Remove what is left of a partition whose epoch is over, in small steps."""

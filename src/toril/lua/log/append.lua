@@ -1,7 +1,7 @@
 #!lua
 -- Append events to aggregates of one partition: each append whole or not at all, in the order given.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: entries kept at most (0: no limit), bytes of a body kept in the stream at most, window of
 --       idempotency in ms, grain of activity in ms; then for each append: aggregate, idempotency key,
 --       expected version or '', number of events n, and n bodies

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- The entries of one aggregate that are in the stream, from a version on.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: aggregate, first version wanted, versions at most, events one append may have at most
 -- result: 'F' perhaps cold; or its version (0: there is none), the version to go on from, and the entries;
 --         versions whose entries are no longer in the stream are left out

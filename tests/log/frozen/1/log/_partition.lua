@@ -7,7 +7,7 @@
 --   x            the oldest version that still has a record, where older ones were pruned
 --   <version>    a record of one append, under its first version: 'n ordinal id key'
 --   k:<key>      the version that an idempotency key was recorded under
--- Rooms above add fields of their own, under prefixes of their own.
+--   c:<processor>, s:<processor>   the checkpoint and the state of a processor (the runtime's)
 
 local call = redis.call
 
