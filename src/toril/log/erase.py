@@ -35,9 +35,7 @@ class Erased:
     """Partitions that held events of the tenant, and were rewritten."""
 
 
-async def erase_tenant(
-    log: Log, tenant: str, progress: Callable[[int, int], None] | None = None
-) -> Erased:
+async def erase_tenant(log: Log, tenant: str, progress: Callable[[int, int], None] | None = None) -> Erased:
     """Remove all that the log has of a tenant. Can be repeated, and finishes what was cut off."""
     check_tenant(tenant)
     total = len((await log.layout(anew=True)).partitions())

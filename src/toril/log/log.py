@@ -41,6 +41,9 @@ AT_ONCE = 16
 
 T = TypeVar("T")
 
+Progress = Callable[[int, int], None]
+"""Told how far something is: so much, of so much."""
+
 
 class Log:
     """An event log in Redis: partitions of streams, each in a slot of its own.
@@ -410,18 +413,22 @@ class Log:
         """Trim and cool again and again, while it is entered: ``async with log.upkeep(): …``."""
         return Upkeep(self, every)
 
-    async def resize(self, partitions: int) -> Epoch:
+    async def resize(self, partitions: int, *, progress: Progress | None = None) -> Epoch:
         """Give the log another number of partitions, while it is written to and read.
 
         It begins a new epoch, which readers cross into when they have read the old one. Run again, it
-        finishes what was cut off. Give ``cold``, where the log has a cold store.
+        finishes what was cut off. Give ``cold``, where the log has a cold store. ``progress`` is told how
+        many aggregates were carried over, and of how many.
         """
-        return await resize(self, partitions)
+        return await resize(self, partitions, progress)
 
     async def drop_epoch(self) -> Epoch | None:
         """Remove the oldest epoch where every reader has crossed it and it is trimmed to the end."""
         return await drop_epoch(self)
 
-    async def erase_tenant(self, tenant: str) -> Erased:
-        """Remove a tenant's events, state and keys for good, and say what was removed."""
-        return await erase_tenant(self, tenant)
+    async def erase_tenant(self, tenant: str, *, progress: Progress | None = None) -> Erased:
+        """Remove a tenant's events, state and keys for good, and say what was removed.
+
+        ``progress`` is told in how many partitions that was done, and of how many.
+        """
+        return await erase_tenant(self, tenant, progress)
