@@ -19,8 +19,16 @@ from toril.connection import ConnectionFailed
 from toril.errors import InvalidValue
 from toril.keyspace import QueueKeys
 from toril.queue import AddJob, Job, JobMissing, JobOptions, Queue, UntaggedName
-from toril.queue import events as events_module
-from toril.queue.events import MISSED, Event, EventsClosed, JobFailed, QueueEvents, ResultTimeout
+from toril.queue.events import (
+    MISSED,
+    Event,
+    EventsClosed,
+    JobFailed,
+    QueueEvents,
+    ResultTimeout,
+    follower,
+    results,
+)
 from toril.queue.job import JobData
 from toril.queue.outcomes import completed, failed
 from toril.queue.store import QueueStore
@@ -146,7 +154,7 @@ async def test_it_begins_where_it_is_told(queue: Queue, redis: Connection) -> No
 async def test_a_consumer_that_is_slow_misses_nothing(
     queue: Queue, redis: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events_module, "AT_ONCE", 7)
+    monkeypatch.setattr(follower, "AT_ONCE", 7)
     async with QueueEvents(NAME, redis) as events:
         for half in range(2):
             waiting = asyncio.create_task(events.wait_for("removed", timeout=PATIENCE))
@@ -161,7 +169,7 @@ async def test_a_consumer_that_is_slow_misses_nothing(
 async def test_what_was_trimmed_unseen_is_counted_and_said(
     queue: Queue, redis: Connection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events_module, "BLOCK", 0.2)
+    monkeypatch.setattr(follower, "BLOCK", 0.2)
     key = queue.keys.events
     async with QueueEvents(NAME, redis) as events:
         await queue.add("a")
@@ -192,7 +200,7 @@ async def test_what_was_seen_and_what_was_missed_add_up(
     redis: Connection, rng: random.Random, monkeypatch: pytest.MonkeyPatch, *, slow: bool
 ) -> None:
     """Entries come and are trimmed at random, under a reader that keeps up, and one that does not."""
-    monkeypatch.setattr(events_module, "AT_ONCE", 5)
+    monkeypatch.setattr(follower, "AT_ONCE", 5)
     key = QueueKeys(NAME).events
     added, missed, seen = 0, 0, list[tuple[int, ...]]()
     async with QueueEvents(NAME, redis) as events:
@@ -309,7 +317,7 @@ async def test_no_job_lost_events_go_on_after_a_server_was_killed_and_came_back(
     binary: Path | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is away for longer than the connection's patience."""
-    monkeypatch.setattr(events_module, "PAUSE", 0.01)
+    monkeypatch.setattr(follower, "PAUSE", 0.01)
     with standalone({"appendonly": "yes", "appendfsync": "always"}, binary=binary) as server:
         async with connect(server.url, patience=0.2) as redis, QueueEvents(NAME, redis) as events:
             queue = Queue(NAME, redis)
@@ -401,7 +409,7 @@ async def test_who_waits_for_a_job_that_goes_away_is_told(
     queue: Queue, redis: Connection, how: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how not in (removed, cleaned):  # these two make an event
-        monkeypatch.setattr(events_module, "LOOK_AGAIN", 0.05)
+        monkeypatch.setattr(results, "LOOK_AGAIN", 0.05)
     job = await queue.add("a")
     result = asyncio.create_task(job.result(PATIENCE))
     await until(readers(redis, 1))
@@ -457,7 +465,7 @@ async def test_no_job_lost_no_result_is_missed_however_the_job_ends_meanwhile(
     async with connect(server.url) as other:
         away, dawdling, done = Queue(NAME, other), Dawdling(queue.store.redis, queue.keys), 0
         while done < TRIES:
-            monkeypatch.setattr(events_module, "LOOK_AGAIN", rng.choice([10.0, 0.0005]))
+            monkeypatch.setattr(results, "LOOK_AGAIN", rng.choice([10.0, 0.0005]))
             count = rng.choice([1, 1, 2, 20])
             keep = [JobOptions(remove_on_complete=goes, remove_on_fail=goes) for goes in (True, False)]
             jobs = await queue.add_bulk([AddJob("a", None, rng.choice(keep)) for _ in range(count)])
@@ -469,7 +477,7 @@ async def test_no_job_lost_no_result_is_missed_however_the_job_ends_meanwhile(
 async def test_a_thousand_who_wait_share_one_connection(
     queue: Queue, redis: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events_module, "BLOCK", 0.2)
+    monkeypatch.setattr(follower, "BLOCK", 0.2)
     jobs = await queue.add_bulk([AddJob("a", n, JobOptions(remove_on_complete=True)) for n in range(1000)])
     taken = await take(queue, 1000)
     await clients(redis)
@@ -480,7 +488,7 @@ async def test_a_thousand_who_wait_share_one_connection(
     ]
 
     async def all_wait() -> bool:
-        followers = events_module._RESULTS.get(redis, {})
+        followers = results.FOLLOWED.get(redis, {})
         return [len(each._waits) for each in followers.values()] == [1000]
 
     await until(all_wait)
@@ -493,7 +501,7 @@ async def test_a_thousand_who_wait_share_one_connection(
         assert await clients(redis) <= sockets + 1
 
     await until(lambda: _is(asyncio.all_tasks() <= tasks))  # and it stops when nobody waits
-    assert not events_module._RESULTS[redis]
+    assert not results.FOLLOWED[redis]
     assert await clients(redis, reading=True) == 0
 
 
