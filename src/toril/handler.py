@@ -82,4 +82,12 @@ def fit(schema: Any, data: Any) -> Any:
         return msgspec.convert(data, schema)
     except (msgspec.ValidationError, ValueError) as problem:
         name = getattr(schema, "__name__", str(schema))
-        raise UnfitPayload(f"the data does not fit {name}: {problem}") from None
+        raise UnfitPayload(f"the data does not fit {name}: {_misfits(problem)}") from None
+
+
+def _misfits(problem: Exception) -> str:
+    """What does not fit, and where; of pydantic, which writes a page about it, as msgspec says it."""
+    errors = getattr(problem, "errors", None)
+    if not callable(errors):
+        return str(problem)
+    return "; ".join(f"{each['msg']} - at `{'.'.join(map(str, ('$', *each['loc'])))}`" for each in errors())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import msgspec
+import pydantic
 import pytest
 
 from tests.queue import handlers
@@ -336,8 +337,19 @@ class AsDict(TypedDict):
     id: int
 
 
-@pytest.mark.parametrize("schema", [AsDataclass, AsStruct, AsDict])
-async def test_data_that_does_not_fit_fails_at_once(queue: Queue, schema: Any) -> None:
+class AsModel(pydantic.BaseModel):
+    id: int
+    name: str = "?"
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        *((schema, "Expected `int`, got `str` - at `$.id`") for schema in (AsDataclass, AsStruct, AsDict)),
+        (AsModel, "Input should be a valid integer, unable to parse string as an integer - at `$.id`"),
+    ],
+)
+async def test_data_that_does_not_fit_fails_at_once(queue: Queue, schema: Any, reason: str) -> None:
     got: list[Any] = []
 
     async def typed(job: Job, data: Any) -> None:  # noqa: ARG001
@@ -351,9 +363,7 @@ async def test_data_that_does_not_fit_fails_at_once(queue: Queue, schema: Any) -
     assert got[0] == {"id": 7} if schema is AsDict else got[0].id == 7
     failed = await found(queue, bad)
     assert failed.attempts_made == 1, "trying again would not help"
-    assert f"does not fit {schema.__name__}: Expected `int`, got `str` - at `$.id`" in str(
-        failed.failed_reason
-    )
+    assert failed.failed_reason == f"the data does not fit {schema.__name__}: {reason}"
     assert (await found(queue, good)).finished_on
 
 
