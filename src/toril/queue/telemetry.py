@@ -55,6 +55,11 @@ class Telemetry:
         span.set_attribute("messaging.message.id", job_id)
         span.set_attribute("queue.job_id", job_id)
 
+    @staticmethod
+    def note(attributes: Mapping[str, str | int | float | bool]) -> None:
+        """Say more about what the current span is about."""
+        trace.get_current_span().set_attributes(dict(attributes))
+
     @contextmanager
     def processing(self, queue: str, job: JobData) -> Iterator[Span]:
         """A span for a run of a job; what its handler raises is recorded in it."""
