@@ -45,10 +45,12 @@ async def erase_tenant(log: Log, tenant: str, progress: Callable[[int, int], Non
 
     async def one(store: PartitionStore) -> None:
         nonlocal looked
+        # Awaited before they are added: `+= await` would forget what others added meanwhile.
         events = await _erase_events(store, tenant)
+        aggregates = await _erase_aggregates(store, tenant)
         report.events += events
         report.partitions += events > 0
-        report.aggregates += await _erase_aggregates(store, tenant)
+        report.aggregates += aggregates
         looked += 1
         if progress is not None:
             progress(looked, total)
