@@ -316,9 +316,7 @@ def checked(name: str, value: Any, kind: type) -> Any:
         return value
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         try:
-            number = (
-                float(value) + 0.0
-            )  # -0.0 becomes 0.0: of two that are equal, neither may be kept by chance
+            number = float(value) + 0.0  # no -0.0: of two that are equal, neither may be kept by chance
         except OverflowError:
             number = math.inf
         if math.isfinite(number):
