@@ -40,6 +40,15 @@ def aside(text: str) -> None:
     say(Padding(Text(text, style="dim"), (0, 0, 0, 1), expand=False))
 
 
+def size(count: float) -> str:
+    """So many bytes."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} bytes" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
 def pretty(value: Any) -> Text:
     """A value as JSON that can be read."""
     shown = Text(safe(json.dumps(value, ensure_ascii=False, indent=2)))

@@ -10,9 +10,11 @@ from rich.text import Text
 import toril
 from toril.cli.doctor import doctor
 from toril.cli.embedded import down, up
+from toril.cli.log import log
 from toril.cli.queue import queue
 from toril.cli.show import errors
 from toril.cli.slots import slots
+from toril.cli.tenant import tenant
 from toril.cli.worker import worker
 from toril.errors import TorilError
 
@@ -27,7 +29,7 @@ def cli() -> None:
     """
 
 
-for _command in (doctor, down, queue, slots, up, worker):
+for _command in (doctor, down, log, queue, slots, tenant, up, worker):
     cli.add_command(_command)
 
 

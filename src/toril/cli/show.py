@@ -39,10 +39,11 @@ class Column:
     """On a narrow screen the column with the highest number goes first; 0: it stays."""
 
 
-def as_json(value: Any) -> None:
-    """Print a value as JSON, for programs."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+def as_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a value as JSON, for programs; without an indent, in one line."""
+    json.dump(value, sys.stdout, indent=indent, ensure_ascii=False)
     sys.stdout.write("\n")
+    sys.stdout.flush()
 
 
 def note(text: str) -> None:
@@ -60,6 +61,11 @@ def say(*parts: RenderableType) -> None:
     screen = _screen()
     for part in parts:
         screen.print(part)
+
+
+def say_line(text: Text) -> None:
+    """Print one line, cut where the screen ends."""
+    _screen().print(text, no_wrap=True, overflow="ellipsis")
 
 
 def width() -> int:

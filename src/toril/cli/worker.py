@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import signal
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 import click
 
+from toril.cli.loading import load
 from toril.cli.show import console
 from toril.connection.open import URL_VARIABLE
 from toril.errors import InvalidValue
@@ -30,22 +28,12 @@ def worker(app: str, url: str | None, grace: float | None) -> None:
     """
     if url:
         os.environ[URL_VARIABLE] = url
-    sys.path.insert(0, str(Path.cwd()))
     asyncio.run(_work(_load(app), grace))
 
 
 def _load(app: str) -> list[Worker]:
-    module, colon, name = app.partition(":")
     rule = "it names a module and a Worker (or a list of them) in it, like shop.jobs:worker"
-    if not colon or not module or not name:
-        raise InvalidValue("MODULE:APP", app, rule)
-    try:
-        made = importlib.import_module(module)
-    except ModuleNotFoundError as problem:
-        if problem.name is None or not module.startswith(problem.name):
-            raise  # the module is there, and something that it imports is not
-        raise InvalidValue("MODULE:APP", app, f"there is no module {problem.name!r} here") from None
-    found = getattr(made, name, None)
+    found = load("MODULE:APP", app, rule)
     workers = [found] if isinstance(found, Worker) else list(found) if isinstance(found, Iterable) else []
     if not workers or not all(isinstance(each, Worker) for each in workers):
         raise InvalidValue("MODULE:APP", app, rule)
