@@ -190,6 +190,23 @@ class Connection:
         finally:
             count.seconds += time.perf_counter() - started
 
+    async def read_many(self, commands: Sequence[Command], near: Key) -> list[Any]:
+        """Commands that only read, of keys in the slot of ``near``, in one request; replies in their order.
+
+        Where one request does not bring them all (a slot moves, a connection breaks), each is asked for
+        by itself.
+        """
+        if strange := {str(command[0]).upper() for command in commands} - self.facts.reads:
+            raise InvalidValue("commands", sorted(strange), "only those that change nothing")
+        if self._closed:
+            raise ConnectionFailed(f"nothing was read: {CLOSED}")
+        with suppress(NotSent, Broken):
+            node = await self._topology.primary(slot_of(near))
+            replies = await node.ask(commands)
+            if not any(isinstance(reply, ErrorReply) for reply in replies):
+                return replies
+        return [await self.command(*command) for command in commands]
+
     async def each_primary(self, *args: Argument) -> dict[Address, Any]:
         """Send a command that has no key to every primary; replies by address."""
         replies = {}
@@ -251,6 +268,8 @@ class Connection:
                 passing = problem
             else:
                 result = replies[call.result_at]
+                if call.load and isinstance(replies[0], ErrorReply):
+                    result = replies[0]  # a script that the server cannot compile
                 if not isinstance(result, ErrorReply):
                     if call.confirms:
                         call.durability.check(replies[-1], result)

@@ -1,0 +1,221 @@
+"""What processors need of the place where events, leases and checkpoints are: one door, two rooms behind it.
+
+:class:`~toril.runtime.redis.RedisBackend` is the log; :class:`~toril.runtime.memory.MemoryBackend` is one
+process. Both keep the same promises, except for what a process that dies takes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from toril.log.entry import Entry, Partition, Position
+
+DUE_NEVER = float("inf")
+"""When an event is due that waits for a person's decision."""
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the events of an aggregate are parked."""
+
+    status: str
+    """``retry``, ``failed``, ``waits`` (for another processor), ``paused``."""
+    version: int
+    event_id: str
+    event_type: str = ""
+    attempts: int = 0
+    error: str = ""
+    first_at: int = 0
+    """When it first failed (ms)."""
+    last_at: int = 0
+    """When it was last tried (ms)."""
+
+
+class Lease(NamedTuple):
+    """A partition that is ours for a processor."""
+
+    partition: Partition
+    position: Position
+    fence: int
+    tail: int
+    """The last ordinal there was: what comes later, nobody before us can have processed."""
+    deaths: int = 0
+    """How often in a row a worker went without giving it back, and without having got anywhere."""
+
+
+class Loaded(NamedTuple):
+    """How far a processor is with an aggregate."""
+
+    status: str
+    """``p`` processed, ``n`` pending, ``f`` failed; empty where it has not seen it."""
+    version: int
+    """Up to which version events are processed."""
+    state: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Events of an aggregate are processed."""
+
+    aggregate: str
+    first: int
+    last: int
+    event_id: str
+    state: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """An event and those after it wait; the processor goes on with other aggregates."""
+
+    aggregate: str
+    trouble: Trouble
+    due: float
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """More events of an aggregate that has parked ones."""
+
+    aggregate: str
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The first parked event is processed."""
+
+    aggregate: str
+    version: int
+    event_id: str
+    state: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The first parked event is tried again later, or has failed for good."""
+
+    aggregate: str
+    trouble: Trouble
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """An event is begun, where a worker may die of it: whoever comes next can see it."""
+
+    aggregate: str
+    version: int
+    event_id: str
+
+
+Change = Begin | Done | Park | More | Resume | Later
+
+
+class Backend(Protocol):
+    """See the module's text. ``processor`` is always the full name, ``pipeline/processor``."""
+
+    async def partitions(self) -> list[Partition]:
+        """All partitions, oldest epoch first."""
+        ...
+
+    async def ready(self, processor: str, partition: Partition) -> bool:
+        """Whether a partition's turn has come: all of the epochs before it is processed."""
+        ...
+
+    async def register(self, processor: str, start: str) -> None:
+        """Make a processor known as a reader of the log, so that nothing is trimmed before it."""
+        ...
+
+    async def members(self, processor: str, worker: str, lasts: float) -> list[str]:
+        """Be known as a worker for this long (0: no more); who else is."""
+        ...
+
+    async def lease(
+        self, processor: str, worker: str, partitions: Iterable[Partition], lasts: float
+    ) -> dict[Partition, Lease]:
+        """Take or keep partitions; those that are ours now."""
+        ...
+
+    async def release(self, processor: str, worker: str, partitions: Iterable[Partition]) -> None:
+        """Give partitions back."""
+        ...
+
+    async def page(self, partition: Partition, after: Position, most: int) -> list[Entry]:
+        """The entries after a position."""
+        ...
+
+    async def load(self, processor: str, partition: Partition, keys: Sequence[str]) -> list[Loaded]:
+        """How far a processor is with aggregates."""
+        ...
+
+    async def commit(
+        self,
+        processor: str,
+        lease: Lease,
+        position: Position,
+        changes: Sequence[Change],
+        *,
+        awaited: bool = False,
+    ) -> list[bool]:
+        """Note changes and move the position, in one step; which changes were new.
+
+        Raises :class:`~toril.log.ReaderFenced` where the lease is another's.
+        """
+        ...
+
+    async def positions(self, partition: Partition, processors: Sequence[str]) -> list[Position | None]:
+        """How far other processors are."""
+        ...
+
+    async def parked(self, processor: str, partition: Partition) -> dict[str, float]:
+        """The aggregates that have parked events, with when they are due (ms)."""
+        ...
+
+    async def parked_among(self, processor: str, partition: Partition, keys: Sequence[str]) -> set[str]:
+        """Those of the aggregates that have parked events."""
+        ...
+
+    async def parked_entries(self, processor: str, partition: Partition, key: str, most: int) -> list[Entry]:
+        """The parked events of an aggregate, in order."""
+        ...
+
+    async def troubles(
+        self, processor: str, partition: Partition, keys: Sequence[str] | None = None
+    ) -> dict[str, Trouble]:
+        """Why aggregates are parked."""
+        ...
+
+    async def paused(self) -> set[str]:
+        """``processor <name>`` and ``tenant <name>`` of all that is paused."""
+        ...
+
+    async def pause(self, what: str, *, on: bool) -> None:
+        """Pause a processor or a tenant, or let it go on."""
+        ...
+
+    def listen(
+        self, partitions: Iterable[Partition]
+    ) -> AbstractAsyncContextManager[AsyncIterator[set[Partition]]]:
+        """Partitions that may have news, as they come."""
+        ...
+
+    async def now(self) -> int:
+        """Milliseconds since 1970, by the clock that decides."""
+        ...
+
+
+def pack_entry(entry: Entry) -> bytes:
+    """A parked event."""
+    return msgspec.msgpack.encode((entry.id, entry.ordinal, entry.version, entry.key, entry.body))
+
+
+def unpack_entry(partition: Partition, raw: bytes) -> Entry:
+    """From its parked form."""
+    entry_id, ordinal, version, key, body = msgspec.msgpack.decode(raw, type=tuple[str, int, int, str, bytes])
+    return Entry(partition, entry_id, ordinal, version, key, body)

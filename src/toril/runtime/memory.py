@@ -1,0 +1,271 @@
+"""Processors in one process: the same rules, in memory. ``memory://`` has no server to ask."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from toril.aggregate import Aggregate
+from toril.connection import Durability
+from toril.connection.durability import Level
+from toril.events.event import AnyNewEvent
+from toril.events.stores import Appended
+from toril.events.stream import EventStream
+from toril.log.entry import START, Entry, Partition, Position
+from toril.log.errors import ReaderFenced, ReaderGone, WrongPosition
+from toril.runtime.backend import (
+    Begin,
+    Change,
+    Done,
+    Later,
+    Lease,
+    Loaded,
+    More,
+    Park,
+    Resume,
+    Trouble,
+)
+from toril.stores.memory import MemoryEventStore
+
+ONLY = Partition(1, 0)
+
+
+class _Reader:
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        self.fence = 0
+        self.owner: tuple[str, float] | None = None
+        self.deaths = 0
+        self.checkpoints: dict[str, tuple[str, int]] = {}
+        """By aggregate: status, and the version it is about."""
+        self.states: dict[str, bytes] = {}
+        self.waiting: dict[str, float] = {}
+        self.troubles: dict[str, Trouble] = {}
+        self.parked: dict[str, list[Entry]] = defaultdict(list)
+
+
+class MemoryBackend:
+    """A :class:`~toril.runtime.backend.Backend`, and the :class:`~toril.events.EventStore` it reads from."""
+
+    def __init__(self) -> None:
+        self._store = MemoryEventStore()
+        self._entries: list[Entry] = []
+        self._readers: dict[str, _Reader] = {}
+        self._members: dict[str, dict[str, float]] = defaultdict(dict)
+        self._paused: set[str] = set()
+        self._bells: set[asyncio.Event] = set()
+
+    # ------------------------------------------------------------------ the event store
+
+    async def append(
+        self,
+        aggregate: Aggregate,
+        events: Sequence[AnyNewEvent],
+        *,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+        durability: Durability | Level | None = None,
+    ) -> Appended:
+        """As :meth:`EventStore.append`."""
+        done = await self._store.append(
+            aggregate,
+            events,
+            expected_version=expected_version,
+            idempotency_key=idempotency_key,
+            durability=durability or "memory",
+        )
+        if not done.repeated:
+            for version, event in enumerate(events, done.first_version):
+                ordinal = len(self._entries) + 1
+                entry_id = f"{done.recorded_at // 1_000_000}-{ordinal}"
+                self._entries.append(Entry(ONLY, entry_id, ordinal, version, aggregate.key, event.to_bytes()))
+            self._ring()
+        return done
+
+    async def find_append(self, aggregate: Aggregate, idempotency_key: str) -> Appended | None:
+        """As :meth:`EventStore.find_append`."""
+        return await self._store.find_append(aggregate, idempotency_key)
+
+    async def read(
+        self, aggregate: Aggregate, from_version: int = 1, limit: int | None = None
+    ) -> EventStream:
+        """As :meth:`EventStore.read`."""
+        return await self._store.read(aggregate, from_version, limit)
+
+    def _ring(self) -> None:
+        for bell in self._bells:
+            bell.set()
+
+    # ------------------------------------------------------------------ the backend
+
+    async def partitions(self) -> list[Partition]:
+        return [ONLY]
+
+    async def ready(self, processor: str, partition: Partition) -> bool:
+        return bool(processor) and partition == ONLY
+
+    async def register(self, processor: str, start: str) -> None:
+        if processor not in self._readers:
+            tail = self._entries[-1].position if self._entries and start == "tail" else START
+            self._readers[processor] = _Reader(tail)
+
+    async def members(self, processor: str, worker: str, lasts: float) -> list[str]:
+        known, now = self._members[processor], time.monotonic()
+        known[worker] = now + lasts
+        for name in [name for name, until in known.items() if until <= now]:
+            del known[name]
+        return sorted(known)
+
+    async def lease(
+        self, processor: str, worker: str, partitions: Iterable[Partition], lasts: float
+    ) -> dict[Partition, Lease]:
+        found = {}
+        now = time.monotonic()
+        for partition in partitions:
+            its = self._readers[processor]
+            if its.owner is not None and its.owner[0] != worker:
+                if its.owner[1] > now:
+                    continue
+                its.deaths += 1
+            if its.owner is None or its.owner[0] != worker:
+                its.fence += 1
+            its.owner = (worker, now + lasts)
+            found[partition] = Lease(partition, its.position, its.fence, len(self._entries), its.deaths)
+        return found
+
+    async def release(self, processor: str, worker: str, partitions: Iterable[Partition]) -> None:
+        its = self._readers[processor]
+        if list(partitions) and its.owner is not None and its.owner[0] == worker:
+            its.owner = None
+
+    async def page(self, partition: Partition, after: Position, most: int) -> list[Entry]:
+        assert partition == ONLY
+        return self._entries[after.ordinal : after.ordinal + most]
+
+    async def load(self, processor: str, partition: Partition, keys: Sequence[str]) -> list[Loaded]:
+        assert partition == ONLY
+        its = self._readers[processor]
+        found = []
+        for key in keys:
+            status, version = its.checkpoints.get(key, ("", 0))
+            done = version - 1 if status in ("n", "f") else version
+            found.append(Loaded(status, done, its.states.get(key)))
+        return found
+
+    async def commit(
+        self,
+        processor: str,
+        lease: Lease,
+        position: Position,
+        changes: Sequence[Change],
+        *,
+        awaited: bool = False,
+    ) -> list[bool]:
+        its = self._readers.get(processor)
+        if its is None:
+            raise ReaderGone("GONE this processor is not registered: it was retired")
+        if its.fence != lease.fence:
+            raise ReaderFenced("FENCED another worker runs this processor here now")
+        if position.ordinal > len(self._entries):
+            raise WrongPosition("PAST the last entry")
+        new = [self._change(its, change) for change in changes]
+        if position.ordinal > its.position.ordinal:
+            its.position = position
+            its.deaths = 0
+            if awaited:
+                self._ring()
+        return new
+
+    def _change(self, its: _Reader, change: Change) -> bool:
+        key = change.aggregate
+        status, version = its.checkpoints.get(key, ("", 0))
+        done = version - 1 if status in ("n", "f") else version
+        match change:
+            case Begin(_, number, _):
+                its.checkpoints[key] = ("n", number)
+            case Done(_, first, last, _, state):
+                if done >= last:
+                    return False
+                if status == "f" or (status and first != done + 1) or (status == "n" and key in its.waiting):
+                    raise WrongPosition("NOPLACE other events of this aggregate were processed")
+                its.checkpoints[key] = ("p", last)
+                self._keep(its, key, state)
+            case Park(_, trouble, due, entries):
+                its.checkpoints[key] = ("f" if trouble.status == "failed" else "n", trouble.version)
+                its.waiting[key], its.troubles[key] = due, trouble
+                its.parked[key] += entries
+            case More(_, entries):
+                its.parked[key] += entries
+            case Resume(_, number, _, state):
+                if done >= number:
+                    return False
+                del its.parked[key][0]
+                its.checkpoints[key] = ("p", number)
+                its.troubles.pop(key, None)
+                self._keep(its, key, state)
+                if its.parked[key]:
+                    its.waiting[key] = 0.0
+                else:
+                    its.waiting.pop(key, None)
+            case Later(_, trouble, due):
+                its.checkpoints[key] = ("f" if trouble.status == "failed" else "n", trouble.version)
+                its.waiting[key], its.troubles[key] = due, trouble
+        return True
+
+    @staticmethod
+    def _keep(its: _Reader, key: str, state: bytes | None) -> None:
+        if state is not None:
+            its.states[key] = state
+
+    async def positions(self, partition: Partition, processors: Sequence[str]) -> list[Position | None]:
+        assert partition == ONLY
+        return [self._readers[name].position if name in self._readers else None for name in processors]
+
+    async def parked(self, processor: str, partition: Partition) -> dict[str, float]:
+        assert partition == ONLY
+        return dict(self._readers[processor].waiting)
+
+    async def parked_among(self, processor: str, partition: Partition, keys: Sequence[str]) -> set[str]:
+        assert partition == ONLY
+        its = self._readers.get(processor)
+        return {key for key in keys if its is not None and key in its.waiting}
+
+    async def parked_entries(self, processor: str, partition: Partition, key: str, most: int) -> list[Entry]:
+        assert partition == ONLY
+        return self._readers[processor].parked[key][:most]
+
+    async def troubles(
+        self, processor: str, partition: Partition, keys: Sequence[str] | None = None
+    ) -> dict[str, Trouble]:
+        assert partition == ONLY
+        found = self._readers[processor].troubles if processor in self._readers else {}
+        return {key: its for key, its in found.items() if keys is None or key in keys}
+
+    async def paused(self) -> set[str]:
+        return set(self._paused)
+
+    async def pause(self, what: str, *, on: bool) -> None:
+        (self._paused.add if on else self._paused.discard)(what)
+
+    @asynccontextmanager
+    async def listen(self, partitions: Iterable[Partition]) -> AsyncIterator[AsyncIterator[set[Partition]]]:
+        bell = asyncio.Event()
+        bell.set()
+
+        async def heard() -> AsyncIterator[set[Partition]]:
+            while True:
+                await bell.wait()
+                bell.clear()
+                yield set(partitions)
+
+        self._bells.add(bell)
+        try:
+            yield heard()
+        finally:
+            self._bells.discard(bell)
+
+    async def now(self) -> int:
+        return time.time_ns() // 1_000_000

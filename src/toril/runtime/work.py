@@ -1,0 +1,128 @@
+"""What a processor does with events: a handler's effects, or a projection's state."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from toril.aggregate import Aggregate
+from toril.errors import InvalidValue
+from toril.events.event import AnyEvent
+from toril.events.handlers import EventHandler, HandlerContext, handle_event
+from toril.events.projection import AnyProjection, ProjectionState, wants
+from toril.events.stores import ProjectionStore
+from toril.events.upcasters import Upcasters
+from toril.log.entry import Entry
+from toril.stores.log import event_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often a failing event is tried, and how long is waited in between."""
+
+    attempts: int = 10
+    first: float = 0.5
+    """Seconds before the second attempt; doubled for each further one."""
+    longest: float = 60.0
+
+    def __post_init__(self) -> None:
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise InvalidValue("retry attempts", self.attempts, "a whole number from 1")
+        if not 0 <= self.first <= self.longest:
+            raise InvalidValue("retry first", self.first, f"0 to {self.longest} seconds")
+
+    def delay(self, attempt: int, at_least: float | None = None) -> float:
+        """Seconds to wait after this attempt has failed: half of it certain, half by chance."""
+        wait = min(self.first * 2.0 ** (attempt - 1), self.longest) * (0.5 + random.random() / 2)
+        return max(wait, at_least or 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What every processor has."""
+
+    pipeline: str
+    name: str
+    """Its own name; with the pipeline's, :attr:`processor`."""
+    aggregate_type: str
+    depends_on: tuple[str, ...] = ()
+    """Full names of the processors that must have processed an event before it comes here."""
+    awaited: bool = False
+    """Whether others depend on it."""
+    retry: Retry = Retry()
+    concurrency: int = 32
+    """Handlers: events processed at once, by one worker."""
+    start: str = "first"
+    """Where it begins when it is new: at the ``first`` event there is, or at the ``tail``."""
+    upcasters: Upcasters | None = None
+
+    @property
+    def processor(self) -> str:
+        """Its full name, ``pipeline/name``."""
+        return f"{self.pipeline}/{self.name}"
+
+    def event(self, entry: Entry) -> AnyEvent:
+        """The event of an entry, in the form that is known now."""
+        event = event_of(entry)
+        return event if self.upcasters is None else self.upcasters.apply(event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerWork(Work):
+    """An event handler."""
+
+    handler: EventHandler[Any]
+    event_types: frozenset[str] | None = None
+
+    async def handle(self, event: AnyEvent, attempt: int, *, is_replay: bool = False) -> None:
+        """Run the handler, where it wants such events."""
+        if not wants(self.event_types, event):
+            return
+        context = HandlerContext(
+            tenant=event.tenant,
+            pipeline=self.pipeline,
+            processor=self.name,
+            attempt=attempt,
+            is_replay=is_replay,
+        )
+        await handle_event(self.handler, event, context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectionWork(Work):
+    """A projection; its states are kept with the checkpoints, or in a store of their own."""
+
+    projection: AnyProjection
+    store: ProjectionStore | None = None
+    """None: state and checkpoint are committed together."""
+    concurrency: int = field(default=1)
+
+    def apply(self, at: ProjectionState[Any], event: AnyEvent) -> ProjectionState[Any]:
+        """The state after one more event; one that is in it already changes nothing."""
+        if event.version <= at.version:
+            return at
+        state = (
+            self.projection.apply(at.state, event) if wants(self.projection.event_types, event) else at.state
+        )
+        return ProjectionState(state, event.version)
+
+    async def load(self, key: str, version: int, kept: bytes | None) -> ProjectionState[Any]:
+        """The state of an aggregate, from its own store or as it was kept with the checkpoint."""
+        if self.store is not None:
+            found = await self.store.load(self.projection, Aggregate.parse(key))
+            return found or ProjectionState(self.projection.initial(), 0)
+        if kept is None:
+            return ProjectionState(self.projection.initial(), version)
+        return ProjectionState(self.projection.decode(kept), version)
+
+    async def save(self, key: str, at: ProjectionState[Any]) -> None:
+        """Keep a state in its own store; one that is there already is not kept again."""
+        assert self.store is not None
+        aggregate = Aggregate.parse(key)
+        found = await self.store.load(self.projection, aggregate)
+        before = 0 if found is None else found.version
+        if before < at.version:
+            await self.store.save(
+                self.projection, aggregate, at.state, version=at.version, expected_version=before
+            )
