@@ -218,6 +218,19 @@ def test_floats_are_refused_in_a_sum_and_the_error_says_what_to_do() -> None:
         Cost.apply(Cost.initial(), event(1, {"cost": 0.1}))
 
 
+def test_a_float_has_one_form() -> None:
+    class Scores(DeclaredProjection):
+        low = Minimum("data.x", float)
+        seen = SetOf("data.x", float)
+
+    events = [event(n, {"x": x}) for n, x in enumerate([0.0, -0.0, 0], 1)]
+    for order in (events, events[::-1]):
+        state = fold(Scores, order)
+        assert repr((state.low, sorted(state.seen))) == "(0.0, [0.0])"
+    with pytest.raises(ProjectionError, match="low"):
+        Scores.apply(Scores.initial(), event(1, {"x": 10**400}))
+
+
 def test_of_equal_places_the_event_id_decides() -> None:
     class Ties(DeclaredProjection):
         first = FirstBy("data.x", str)
