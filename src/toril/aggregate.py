@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from toril.errors import InvalidValue
 
@@ -50,8 +51,10 @@ class Aggregate:
     """Which one it is: 1 to 512 bytes, not only blanks, no control character. It may contain ``:``."""
 
     def __post_init__(self) -> None:
-        check_tenant(self.tenant)
-        check_aggregate_type(self.type)
+        try:
+            _check_names(self.tenant, self.type)
+        except TypeError:  # no text, and nothing that could be remembered
+            _check_names.__wrapped__(self.tenant, self.type)
         check_aggregate_id(self.id)
 
     @property
@@ -105,6 +108,13 @@ def check_aggregate_id(ident: object) -> str:
         else:
             return ident
     raise InvalidValue("aggregate id", ident, problem)
+
+
+@lru_cache(4096)
+def _check_names(tenant: object, aggregate_type: object) -> None:
+    """Few tenants and types have many aggregates: what was found good once needs no second look."""
+    check_tenant(tenant)
+    check_aggregate_type(aggregate_type)
 
 
 def _problem(text: object) -> str | None:

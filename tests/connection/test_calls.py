@@ -41,6 +41,21 @@ async def test_calls_go_to_the_server_that_has_the_keys(redis: Connection) -> No
     assert len(sizes) == len(await redis.shards()) == (3 if redis.clustered else 1)
 
 
+async def test_many_reads_travel_together(redis: Connection) -> None:
+    keys = [Key(f"{{many}}:{n}") for n in range(50)]
+    await asyncio.gather(*(redis.command("SET", key, n) for n, key in enumerate(keys)))
+    commands = [("GET", key) for key in keys]
+    values = [str(n).encode() for n in range(50)]
+    assert await redis.read_many(commands, keys[0]) == values
+    # Sent to a server that does not have them, they are asked for one by one.
+    elsewhere = next(key for n in range(999) if abs((key := Key(f"{{{n}}}")).slot - keys[0].slot) > 5462)
+    assert await redis.read_many(commands, elsewhere) == values
+    with pytest.raises(InvalidValue, match="change nothing"):
+        await redis.read_many([("INCR", keys[0])], keys[0])
+    with pytest.raises(CommandRefused, match="WRONGTYPE"):
+        await redis.read_many([*commands, ("LLEN", keys[0])], keys[0])
+
+
 async def test_a_cluster_is_recognised_behind_one_address(server: Server | Cluster) -> None:
     first = server.servers[0] if isinstance(server, Cluster) else server
     async with connect(first.url) as redis:

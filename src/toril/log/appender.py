@@ -50,9 +50,9 @@ class Home(Protocol):
 class _Waiting:
     __slots__ = ("append", "done", "thaws")
 
-    def __init__(self, append: Append) -> None:
+    def __init__(self, append: Append, done: asyncio.Future[Appended]) -> None:
         self.append = append
-        self.done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.done = done
         self.thaws = 0
 
 
@@ -73,17 +73,25 @@ class Lane:
         self._room.set()
         self._task: asyncio.Task[None] | None = None
 
-    async def append(self, append: Append) -> Appended:
-        """Done when the append is recorded; raises what is wrong with it alone."""
+    @property
+    def full(self) -> bool:
+        """Whether whoever comes now should wait."""
+        return self._bytes > BYTES_WAITING
+
+    async def room(self) -> None:
+        """Wait until it is not full."""
         while self._bytes > BYTES_WAITING:
             self._room.clear()
             await self._room.wait()
-        waiting = _Waiting(append)
-        self._waiting.append(waiting)
+
+    def put(self, append: Append) -> asyncio.Future[Appended]:
+        """Take an append. The future is done when it is recorded, or has what is wrong with it alone."""
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(append, done))
         self._bytes += append.size
         if self._task is None:
             self._task = asyncio.create_task(self._work())
-        return await waiting.done
+        return done
 
     async def drain(self) -> None:
         """Wait until nothing is under way."""
@@ -128,8 +136,14 @@ class Lane:
             _fail(batch, problem)
         else:
             cold: list[tuple[_Waiting, int]] = []
+            partition = self._store.partition
             for waiting, result in zip(batch, results, strict=True):
-                if result[0] == "F":
+                if result[0] == "A" and unconfirmed is None:
+                    if not waiting.done.done():
+                        _, version, count, ordinal, entry_id = result
+                        appended = Appended(partition, int(version), int(count), int(ordinal), entry_id)
+                        waiting.done.set_result(appended)
+                elif result[0] == "F":
                     cold.append((waiting, int(result[1])))
                 else:
                     self._answer(waiting, result, unconfirmed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
+import os
+from binascii import b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -79,11 +80,11 @@ class Append:
     def __post_init__(self) -> None:
         if not 1 <= len(self.bodies) <= MOST_EVENTS:
             raise InvalidValue("events", len(self.bodies), f"1 to {MOST_EVENTS} in one append")
-        for place, body in enumerate(self.bodies):
-            if not isinstance(body, bytes) or not body:
-                raise InvalidValue(f"events[{place}]", body, "bytes, at least one")
-            if len(body) > LARGEST_BODY:
-                raise InvalidValue(f"events[{place}] size", len(body), f"at most {LARGEST_BODY} bytes")
+        size = 200
+        for body in self.bodies:
+            if not isinstance(body, bytes) or not 0 < len(body) <= LARGEST_BODY:
+                self._refuse_bodies()
+            size += len(body)
         expected = self.expected_version
         if expected is not None and (
             not isinstance(expected, int) or isinstance(expected, bool) or expected < 0
@@ -91,13 +92,20 @@ class Append:
             raise InvalidValue("expected_version", expected, "a whole number from 0, or None")
         key = self.idempotency_key
         if key is None:
-            key = secrets.token_urlsafe(12)
+            key = b2a_base64(os.urandom(12), newline=False).decode()
         elif not isinstance(key, str) or not 1 <= len(key.encode(errors="replace")) <= LONGEST_KEY:
             raise InvalidValue("idempotency_key", key, f"text of 1 to {LONGEST_KEY} bytes, or None")
         elif not key.isprintable():
             raise InvalidValue("idempotency_key", key, "it must not contain control characters")
         object.__setattr__(self, "key", key)
-        object.__setattr__(self, "size", sum(map(len, self.bodies)) + 200)
+        object.__setattr__(self, "size", size)
+
+    def _refuse_bodies(self) -> None:
+        for place, body in enumerate(self.bodies):
+            if not isinstance(body, bytes) or not body:
+                raise InvalidValue(f"events[{place}]", body, "bytes, at least one")
+            if len(body) > LARGEST_BODY:
+                raise InvalidValue(f"events[{place}] size", len(body), f"at most {LARGEST_BODY} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,19 +191,32 @@ FORM = 1
 """The form of entries that this Toril writes, and the last one it reads."""
 
 
-def decode(partition: Partition, raw: Sequence[Any]) -> Entry:
-    """An entry of the stream; the body is still empty where it is kept outside."""
-    fields = raw[1]
-    # Always these four, in this order: the script writes them so, and the stream packs them so.
-    if len(fields) != 8 or fields[0] != b"o" or fields[6] not in (b"e1", OUTSIDE):
-        raise UnknownForm(
-            f"entry {raw[0].decode()} of partition {partition} has a form that this version of Toril does "
-            f"not know (fields {b' '.join(fields[::2]).decode(errors='replace')}): upgrade it"
-        )
-    body = b"" if fields[6] == OUTSIDE else fields[7]
-    return Entry(partition, raw[0].decode(), int(fields[1]), int(fields[3]), fields[5].decode(), body)
+def decode(partition: Partition, raw: Sequence[Sequence[Any]]) -> tuple[list[Entry], list[Entry]]:
+    """Entries of the stream; and those among them whose body is still empty, because it is kept outside."""
+    entries: list[Entry] = []
+    outside: list[Entry] = []
+    for entry_id, fields in raw:
+        # Always these four, in this order: the script writes them so, and the stream packs them so.
+        if len(fields) != 8 or fields[0] != b"o":
+            raise _unknown_form(partition, entry_id, fields)
+        _, ordinal, _, version, _, key, form, body = fields
+        entry = Entry(partition, entry_id.decode(), int(ordinal), int(version), key.decode(), body)
+        if form != b"e1":
+            if form != OUTSIDE:
+                raise _unknown_form(partition, entry_id, fields)
+            entry.body = b""
+            outside.append(entry)
+        entries.append(entry)
+    return entries, outside
 
 
-def is_outside(raw: Sequence[Any]) -> bool:
-    """Whether an entry's body is kept outside the stream."""
-    return bool(raw[1][6] == OUTSIDE)
+def ordinal_of(raw: Sequence[Any]) -> int:
+    """The ordinal of an entry of the stream."""
+    return int(raw[1][1])
+
+
+def _unknown_form(partition: Partition, entry_id: bytes, fields: Sequence[bytes]) -> UnknownForm:
+    return UnknownForm(
+        f"entry {entry_id.decode()} of partition {partition} has a form that this version of Toril does "
+        f"not know (fields {b' '.join(fields[::2]).decode(errors='replace')}): upgrade it"
+    )

@@ -100,7 +100,9 @@ class Log:
         self._scripts = SCRIPTS
         self._layout: Layout | None = None
         self._stores: dict[Partition, PartitionStore] = {}
-        self._lanes: dict[tuple[Partition, Durability], Lane] = {}
+        self._lanes: dict[Partition, Lane] = {}
+        """Those with the log's own durability."""
+        self._other_lanes: dict[tuple[Partition, Durability], Lane] = {}
 
     async def __aenter__(self) -> Self:
         await self.layout()
@@ -119,7 +121,7 @@ class Log:
 
     async def drain(self) -> None:
         """Wait until no append is under way."""
-        for lane in list(self._lanes.values()):
+        for lane in (*self._lanes.values(), *self._other_lanes.values()):
             await lane.drain()
 
     # ------------------------------------------------------------------ layout
@@ -199,13 +201,31 @@ class Log:
     ) -> list[Appended | BaseException]:
         """Many appends, each by itself: what was recorded, or what is wrong with that one."""
         how = self.durability if durability is None else Durability.of(durability)
-        return await asyncio.gather(
-            *(self._append(append, how) for append in appends), return_exceptions=True
+        taken: list[asyncio.Future[Appended]] = []
+        try:
+            layout = self._layout or await self.layout()
+            for append in appends:
+                lane = self._lane(layout.current.of(append.aggregate), how)
+                if lane.full:
+                    await lane.room()
+                taken.append(lane.put(append))
+            results = [await _outcome(future) for future in taken]
+        except asyncio.CancelledError:
+            for future in taken:
+                if not future.cancel() and not future.cancelled():
+                    future.exception()  # nobody will ask for it any more
+            raise
+        sealed = [place for place, result in enumerate(results) if isinstance(result, Sealed)]
+        again = await asyncio.gather(
+            *(self._append(appends[place], how) for place in sealed), return_exceptions=True
         )
+        for place, result in zip(sealed, again, strict=True):
+            results[place] = result
+        return results
 
     async def find_append(self, aggregate: Aggregate, idempotency_key: str) -> Appended | None:
         """What an append with this key recorded; None where the aggregate does not know the key."""
-        flat = await self._fields(aggregate)
+        flat = await self.fields(aggregate)
         partition = (await self.layout()).current.of(aggregate)
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         version = fields.get(b"k:" + idempotency_key.encode())
@@ -216,16 +236,27 @@ class Log:
 
     async def _append(self, append: Append, durability: Durability) -> Appended:
         for _ in range(10):
-            partition = (await self.layout()).current.of(append.aggregate)
-            lane = self._lanes.get((partition, durability))
-            if lane is None:
-                lane = Lane(self, self.store(partition), durability)
-                self._lanes[partition, durability] = lane
+            layout = self._layout or await self.layout()
+            partition = layout.current.of(append.aggregate)
+            lane = self._lane(partition, durability)
+            if lane.full:
+                await lane.room()
             try:
-                return await lane.append(append)
+                return await lane.put(append)
             except Sealed:
                 await self.moved_on(partition)
         raise LogError("the log moved to a new epoch ten times during one append; nothing was appended")
+
+    def _lane(self, partition: Partition, durability: Durability) -> Lane:
+        own = durability is self.durability  # the usual case, and cheaper to look up
+        lane = self._lanes.get(partition) if own else self._other_lanes.get((partition, durability))
+        if lane is None:
+            lane = Lane(self, self.store(partition), durability)
+            if own:
+                self._lanes[partition] = lane
+            else:
+                self._other_lanes[partition, durability] = lane
+        return lane
 
     async def moved_on(self, partition: Partition) -> None:
         """Look where the log goes on, after a partition was found sealed."""
@@ -315,10 +346,10 @@ class Log:
 
     async def version(self, aggregate: Aggregate) -> int:
         """How many events an aggregate has; 0 where there is no such aggregate."""
-        return version_of(await self._fields(aggregate))
+        return version_of(await self.fields(aggregate))
 
-    async def _fields(self, aggregate: Aggregate) -> list[bytes]:
-        """All there is of an aggregate, wherever it is."""
+    async def fields(self, aggregate: Aggregate) -> list[bytes]:
+        """All there is of an aggregate, wherever it is: fields and values in turn."""
 
         async def ask(store: PartitionStore) -> list[bytes]:
             return await store.current_fields(aggregate) or await self.whereabouts(aggregate)
@@ -432,3 +463,16 @@ class Log:
         ``progress`` is told in how many partitions that was done, and of how many.
         """
         return await erase_tenant(self, tenant, progress)
+
+
+async def _outcome(future: asyncio.Future[Appended]) -> Appended | BaseException:
+    """What became of an append. Where the one who asks is cancelled, that is raised."""
+    try:
+        return await future
+    except asyncio.CancelledError as problem:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return problem
+    except Exception as problem:  # noqa: BLE001 - it is the answer, whatever it is
+        return problem

@@ -20,12 +20,16 @@ from toril.keyspace import Key
 from toril.log.entry import Entry, Partition, Position, Positions
 from toril.log.errors import GapFound
 from toril.log.layout import Epoch, Layout
+from toril.log.store import PartitionStore
 
 if TYPE_CHECKING:
     from toril.log.log import Log
 
 LOOK_ANYWAY = 1.0
 """Seconds after which partitions are looked at though no bell was heard."""
+
+MOVE_EVERY = 1.0
+"""Seconds between two moves of a temporary reader's floors, while there is more to read."""
 
 Start = Literal["first", "tail"] | Positions
 
@@ -57,7 +61,7 @@ class Reader:
 
     A named reader goes on where it said :meth:`Batch.done`, in this process or another one; entering it
     fences off whoever read under its name before. A temporary reader (without a name) is done with a
-    batch when it asks for the next one.
+    batch when it asks for the next one; its floor follows within a second.
 
     When the log has gone on in a new epoch, events of that epoch come after all events before it.
     """
@@ -96,6 +100,9 @@ class Reader:
         self._bells: Subscription | None = None
         self._news: dict[Partition, None] = {}
         self._given: Batch | None = None
+        self._owed: Positions = {}
+        """Where a temporary reader is done and its floor is not yet."""
+        self._moved = 0.0
         self._looked = 0.0
         self._renewed = 0.0
 
@@ -171,7 +178,7 @@ class Reader:
             if entry.ordinal != expected:
                 raise _gap(partition, expected, entry.ordinal)
         self._at[partition] = found[-1].position
-        return Batch(partition, [entry for entry in found if not entry.erased], found[-1].position, self)
+        return Batch(partition, [entry for entry in found if entry.key], found[-1].position, self)
 
     async def commit(self, partition: Partition, position: Position) -> None:
         """Move the floor of one partition up to a position."""
@@ -182,8 +189,16 @@ class Reader:
         batch, self._given = self._given, None
         if self.temporary:
             if batch is not None:
-                await batch.done()
+                self._owed[batch.partition] = batch.position
+            if time.monotonic() - self._moved >= MOVE_EVERY:
+                await self._move_floors()
             await self._stay_known()
+
+    async def _move_floors(self) -> None:
+        """Move a temporary reader's floors up to where it has got; a named one says where itself."""
+        self._moved = time.monotonic()
+        owed, self._owed = self._owed, {}
+        await self.log.each(lambda store: self.commit(store.partition, owed[store.partition]), sorted(owed))
 
     async def _stay_known(self) -> None:
         now = time.monotonic()
@@ -204,6 +219,7 @@ class Reader:
 
     async def _listen(self, wait: bool) -> bool:
         """Wait until something may be there; False where it is not to be waited for."""
+        await self._move_floors()
         if not wait:
             return False
         if self._bells is None:
@@ -249,15 +265,17 @@ class Reader:
             for partition in epoch.all()
             if partition not in self._fences and (self._only is None or partition in self._only)
         ]
-        for partition in wanted:
-            store = self.log.store(partition)
-            start = self._start
-            where = start if isinstance(start, str) else start.get(partition, "first")
+        start = self._start
+
+        async def register(store: PartitionStore) -> None:
+            where = start if isinstance(start, str) else start.get(store.partition, "first")
             state = await store.register(self.name, where, self._silent_ms)
             if not self.temporary:
                 state = await store.claim(self.name)
-            self._fences[partition] = state.fence
-            self._at[partition] = self._done[partition] = state.position
+            self._fences[store.partition] = state.fence
+            self._at[store.partition] = self._done[store.partition] = state.position
+
+        await self.log.each(register, wanted)
 
     async def _enter(self, epoch: Epoch) -> None:
         self._epoch = epoch

@@ -12,9 +12,9 @@ from toril.aggregate import Aggregate
 from toril.connection import Connection, Durability, Script, load_script
 from toril.connection.durability import Level
 from toril.connection.errors import CommandRefused
-from toril.connection.wire import Argument
+from toril.connection.wire import Argument, Command
 from toril.keyspace import PartitionKeys
-from toril.log.entry import MOST_EVENTS, Append, Entry, Partition, Position, decode, is_outside
+from toril.log.entry import MOST_EVENTS, Append, Entry, Partition, Position, decode, ordinal_of
 from toril.log.errors import (
     GapFound,
     LogFull,
@@ -55,6 +55,12 @@ class Scripts:
 SCRIPTS = Scripts()
 
 PAGE_BYTES = 1024 * 1024
+
+DIRECT = 32
+"""Entries of an aggregate that come with the answer to where they are; more are read in a second step."""
+
+TRIES = 10
+"""How often an aggregate is read while its entries are being trimmed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,18 +166,46 @@ class PartitionStore:
             expected = "" if append.expected_version is None else append.expected_version
             args += (append.aggregate.key, append.key, expected, len(append.bodies), *append.bodies)
         # A repeat finds the idempotency keys of the first: it can be sent again when an answer was lost.
-        results = await self._run(self._scripts.append, *args, durability=durability, repeatable=True)
+        results = await self._redis.run(
+            self._scripts.append, self.keys, *args, durability=durability, repeatable=True
+        )
         return [result.decode().split(" ") for result in results]
 
     async def read_aggregate(
         self, aggregate: Aggregate, first: int, most: int
     ) -> tuple[int, int, list[Entry]] | None:
         """Its version, the version to go on from, and entries; None where it is perhaps cold."""
-        answer = await self._run(self._scripts.read, aggregate.key, first, most, MOST_EVENTS)
-        if answer == b"F":
-            return None
-        version, following, raw = answer
-        return int(version), int(following), await self._decoded(raw)
+        for _ in range(TRIES):
+            answer = await self._run(self._scripts.read, aggregate.key, first, most, MOST_EVENTS, DIRECT)
+            if answer == b"F":
+                return None
+            version, following, raw, *places = answer
+            entries = await self._decoded(raw)
+            if places and places[0]:
+                there = await self._at_places(places[0])
+                if there is None:  # some were trimmed meanwhile: see what is left
+                    continue
+                entries = there
+            return int(version), int(following), entries
+        raise GapFound("GAP entries that an aggregate's records lead to are missing")
+
+    async def _at_places(self, places: Sequence[bytes]) -> list[Entry] | None:
+        """The entries at the places that ``lua/log/read.lua`` names; None where one is missing."""
+        raw: list[Any] = []
+        key = self.keys.entries
+        commands: list[Command] = []
+        wanted: list[tuple[int, int, int]] = []
+        for place in places:
+            first_id, *numbers = place.split(b" ")
+            skip, count, last = map(int, numbers)
+            commands.append(("XRANGE", key, first_id, "+", "COUNT", skip + count))
+            wanted.append((skip, count, last))
+        pages = await self._redis.read_many(commands, key)
+        for page, (skip, count, last) in zip(pages, wanted, strict=True):
+            if len(page) != skip + count or ordinal_of(page[-1]) != last:
+                return None
+            raw += page[skip:] if skip else page
+        return await self._decoded(raw)
 
     async def current_fields(self, aggregate: Aggregate) -> list[bytes]:
         """All that Redis has of an aggregate; :class:`SealedPartition` where a later epoch may have more."""
@@ -202,9 +236,7 @@ class PartitionStore:
         )
 
     async def _decoded(self, raw: Sequence[Any]) -> list[Entry]:
-        partition = self.partition
-        entries = [decode(partition, one) for one in raw]
-        outside = [entry for entry, one in zip(entries, raw, strict=True) if is_outside(one)]
+        entries, outside = decode(self.partition, raw)
         if outside:
             bodies = await asyncio.gather(
                 *(self._redis.command("GET", self.keys.blob(str(entry.ordinal))) for entry in outside)

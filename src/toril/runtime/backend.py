@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from toril.aggregate import Aggregate
 from toril.log.entry import Entry, Partition, Position
 
 DUE_NEVER = float("inf")
@@ -167,6 +168,22 @@ class Backend(Protocol):
 
         Raises :class:`~toril.log.ReaderFenced` where the lease is another's.
         """
+        ...
+
+    async def tail(self, partition: Partition) -> int:
+        """The last ordinal there is."""
+        ...
+
+    async def find(self, processor: str, aggregate: Aggregate) -> Loaded | None:
+        """How far a processor is with an aggregate, wherever that is; None where it has not seen it."""
+        ...
+
+    async def generation(self, projection: str) -> int:
+        """Which generation of a projection readers see."""
+        ...
+
+    async def promote(self, projection: str, generation: int) -> None:
+        """Let readers see another generation."""
         ...
 
     async def positions(self, partition: Partition, processors: Sequence[str]) -> list[Position | None]:

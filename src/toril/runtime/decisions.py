@@ -12,6 +12,7 @@ import msgspec
 
 from toril.aggregate import Aggregate
 from toril.events.event import NewEvent
+from toril.events.stream import EventStream
 from toril.log.entry import Entry
 
 DECISIONS = "toril.decisions"
@@ -49,6 +50,11 @@ class _Recorded(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Recorded)
+
+
+def decisions_in(stream: EventStream) -> list[Decision]:
+    """The decisions that a stream of events has."""
+    return [msgspec.convert(event.data, Decision) for event in stream if event.type == EVENT_TYPE]
 
 
 def decision_of(entry: Entry) -> tuple[str, Decision] | None:

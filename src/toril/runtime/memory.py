@@ -56,6 +56,7 @@ class MemoryBackend:
         self._readers: dict[str, _Reader] = {}
         self._members: dict[str, dict[str, float]] = defaultdict(dict)
         self._paused: set[str] = set()
+        self._generations: dict[str, int] = {}
         self._bells: set[asyncio.Event] = set()
 
     # ------------------------------------------------------------------ the event store
@@ -219,6 +220,22 @@ class MemoryBackend:
     def _keep(its: _Reader, key: str, state: bytes | None) -> None:
         if state is not None:
             its.states[key] = state
+
+    async def tail(self, partition: Partition) -> int:
+        assert partition == ONLY
+        return len(self._entries)
+
+    async def find(self, processor: str, aggregate: Aggregate) -> Loaded | None:
+        its = self._readers.get(processor)
+        if its is None or aggregate.key not in its.checkpoints:
+            return None
+        return (await self.load(processor, ONLY, [aggregate.key]))[0]
+
+    async def generation(self, projection: str) -> int:
+        return self._generations.get(projection, 1)
+
+    async def promote(self, projection: str, generation: int) -> None:
+        self._generations[projection] = generation
 
     async def positions(self, partition: Partition, processors: Sequence[str]) -> list[Position | None]:
         assert partition == ONLY

@@ -171,6 +171,24 @@ class RedisBackend:
                 return new
             left = cold
 
+    async def tail(self, partition: Partition) -> int:
+        return await self.log.store(partition).last_ordinal()
+
+    async def find(self, processor: str, aggregate: Aggregate) -> Loaded | None:
+        flat = await self.log.fields(aggregate)
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        name = processor.encode()
+        checkpoint = fields.get(b"c:" + name)
+        if checkpoint is None:
+            return None
+        return _loaded(checkpoint.decode(), fields.get(b"s:" + name, b""))
+
+    async def generation(self, projection: str) -> int:
+        return int(await self._redis.command("HGET", self.log.keys.generations, projection) or 1)
+
+    async def promote(self, projection: str, generation: int) -> None:
+        await self._redis.command("HSET", self.log.keys.generations, projection, generation, repeatable=True)
+
     async def positions(self, partition: Partition, processors: Sequence[str]) -> list[Position | None]:
         found = await self._redis.command("HMGET", self._keys(partition).readers, *processors)
         return [None if line is None else _position(line) for line in found]

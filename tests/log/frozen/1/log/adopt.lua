@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- What processors did with an aggregate in the epoch before, after it was carried over.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: aggregate, then for each processor: its name, checkpoint, state or ''
 -- result: how many were further than what is here
 -- include: log/_partition

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Move a reader's floor up to an entry it is done with.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: reader, fence, ordinal, id, ms it may be silent (0: for ever)
 -- result: 1 moved, 0 was there already
 -- include: log/_partition

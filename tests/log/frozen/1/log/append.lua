@@ -1,7 +1,7 @@
 #!lua
 -- Append events to aggregates of one partition: each append whole or not at all, in the order given.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: entries kept at most (0: no limit), bytes of a body kept in the stream at most, window of
 --       idempotency in ms, grain of activity in ms; then for each append: aggregate, idempotency key,
 --       expected version or '', number of events n, and n bodies
@@ -50,14 +50,14 @@ local function write(aggregate, version, body)
   return id
 end
 
-local results = {}
+local results, active = {}, {} -- `active` is what one ZADD takes
 local at = 5
 while at <= #ARGV do
   local aggregate, idempotency, expected, n = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
   local bodies = at + 4
   at = bodies + n
-  local key = p .. 'a:' .. aggregate
-  local its = call('HMGET', key, 'v', 'k:' .. idempotency, 't', 'c', 'x')
+  local key, seen = p .. 'a:' .. aggregate, 'k:' .. idempotency
+  local its = call('HMGET', key, 'v', seen, 't', 'c', 'x')
   local result
   if walls and call('SISMEMBER', p .. 'walls', string.match(aggregate, '^[^:]*')) == 1 then
     result = 'E'
@@ -69,30 +69,33 @@ while at <= #ARGV do
   elseif expected ~= '' and expected ~= (its[1] or '0') then
     result = 'C ' .. (its[1] or '0')
   else
-    local version, first_ordinal = tonumber(its[1] or '0'), ordinal + 1
-    local id
-    for i = 1, n do
-      local made = write(aggregate, version + i, ARGV[bodies + i - 1])
-      id = id or made
+    -- Numbers are cheap as arguments of a call and dear in a text: where an append is, is put together once.
+    local version = tonumber(its[1] or '0')
+    local first, place = version + 1, ARGV[bodies - 1] .. ' ' .. ordinal + 1 .. ' '
+    place = place .. write(aggregate, first, ARGV[bodies])
+    for i = 2, n do
+      write(aggregate, version + i, ARGV[bodies + i - 1])
     end
-    local first = version + 1
-    local record = n .. ' ' .. first_ordinal .. ' ' .. id .. ' ' .. idempotency
-    local changes = tonumber(its[4] or '0') + 1
+    local record, changes = place .. ' ' .. idempotency, tonumber(its[4] or '0') + 1
     if its[3] and now - its[3] < grain then
-      call('HSET', key, 'v', version + n, 'c', changes, first, record, 'k:' .. idempotency, first)
+      call('HSET', key, 'v', version + n, 'c', changes, first, record, seen, first)
     else
-      call('HSET', key, 'v', version + n, 'c', changes, first, record, 'k:' .. idempotency, first, 't', now)
-      call('ZADD', p .. 'activity', now, aggregate)
+      call('HSET', key, 'v', version + n, 'c', changes, first, record, seen, first, 't', now)
+      active[#active + 1] = now
+      active[#active + 1] = aggregate
     end
     local oldest = tonumber(its[5] or '1')
     if version - oldest >= PRUNE_FROM then
       prune(key, oldest, version, trimmed, now - window, PRUNE_STEP)
     end
-    result = 'A ' .. first .. ' ' .. n .. ' ' .. first_ordinal .. ' ' .. id
+    result = 'A ' .. first .. ' ' .. place
   end
   results[#results + 1] = result
 end
 if ordinal > started_at then
+  if #active > 0 then
+    call('ZADD', p .. 'activity', unpack(active))
+  end
   call('HSET', p .. 'head', 'ordinal', ordinal)
   call('SPUBLISH', p .. 'bell', ordinal)
 end

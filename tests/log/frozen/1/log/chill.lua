@@ -1,7 +1,7 @@
 #!lua
 -- Remember aggregates as cold.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: aggregates
 -- result: how many
 -- include: log/_partition

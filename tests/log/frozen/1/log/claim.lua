@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Read for a reader from now on: whoever did so before is fenced off.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: reader
 -- result: ordinal, id, fence
 -- include: log/_partition

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Remove aggregates of a tenant that is being erased.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: tenant, aggregates
 -- result: how many were there
 -- include: log/_partition

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Aggregates that the cold store has now leave Redis, where nothing has changed them since.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: for each: aggregate, its count of changes when it was read
 -- result: for each: 1 it is gone, 0 it stays
 -- include: log/_partition

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- How a partition stands.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: none
 -- result: ms now, head, length, first entry's id or '', last entry's id or '', hot aggregates, readers
 -- include: log/_partition

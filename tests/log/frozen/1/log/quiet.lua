@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- Aggregates that have been quiet, the quietest first, with all they have in Redis.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: ms they must have been quiet, aggregates at most, bytes at most (passed by one aggregate at most)
 -- result: for each: aggregate, all fields and values
 -- include: log/_partition

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Register a reader, whose floor no trimming passes; one that is registered stays where it is.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: reader, ms it may be silent (0: for ever, and it gets a consumer group), 'first', 'tail', or an
 --       ordinal with the id as the next argument
 -- result: ordinal, id, fence

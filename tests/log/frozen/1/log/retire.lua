@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Take a reader's floor away.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: reader
 -- result: 1 it is gone, 0 there was none
 -- include: log/_partition

@@ -3,7 +3,7 @@
 -- the place of the old one at the end. In the place of the tenant's entries stand empty ones, so that
 -- ordinals have no gap and every reader's position and lag stay right.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: tenant, id to go on after ('' to begin), entries at most
 -- result: 'more' or 'done', id to go on after, entries of the tenant in this step
 -- include: log/_partition

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Append no more here: the log goes on in a new epoch.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: the new epoch
 -- result: the last ordinal
 -- include: log/_partition

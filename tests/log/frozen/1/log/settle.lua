@@ -2,7 +2,7 @@
 -- Without a cold store: aggregates that have been quiet keep their version, and forget what is past the
 -- window of idempotency and no longer in the stream.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: ms they must have been quiet, window of idempotency in ms, aggregates at most
 -- result: aggregates looked at
 -- include: log/_partition

@@ -1,7 +1,7 @@
 #!lua
 -- A cold aggregate comes back, or one that the cold store does not know may begin.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: aggregate, when it was found missing (ms), for how long what the cold store said then holds (ms),
 --       and its fields and values (none: it does not exist)
 -- result: 1 it is here, 0 ask the cold store again

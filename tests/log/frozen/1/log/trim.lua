@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Trim what every reader is done with; nothing where no reader is registered.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: a reader that must be registered, or ''; ms that entries are kept for at least; entries at most
 -- result: entries removed, the last ordinal that is trimmed now, and the readers that hold up the rest
 -- include: log/_partition

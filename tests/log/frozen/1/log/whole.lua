@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- All that Redis has of an aggregate, where the log is in this epoch.
 -- keyspace: partition
--- keys: base
+-- keys: base head
 -- args: aggregate
 -- result: its fields and values
 -- include: log/_partition

@@ -1,0 +1,38 @@
+"""The event-sourcing runtime: pipelines of commands, handlers and projections over the event log."""
+
+from toril.runtime.commands import CommandDispatcher, CommandOptions, SendFailed, Sent
+from toril.runtime.decisions import Decision
+from toril.runtime.engine import EngineOptions
+from toril.runtime.pipeline import NamedPipelineBuilder, PipelineBuilder, TypedPipelineBuilder
+from toril.runtime.service import EventSourcingService, FailedEvent, Lag
+from toril.runtime.sourcing import (
+    Commands,
+    EventSourcing,
+    PipelineCommand,
+    RegisteredPipeline,
+    event_sourcing,
+)
+from toril.runtime.work import Retry
+from toril.runtime.worker import ProcessorWorker
+
+__all__ = [
+    "CommandDispatcher",
+    "CommandOptions",
+    "Commands",
+    "Decision",
+    "EngineOptions",
+    "EventSourcing",
+    "EventSourcingService",
+    "FailedEvent",
+    "Lag",
+    "NamedPipelineBuilder",
+    "PipelineBuilder",
+    "PipelineCommand",
+    "ProcessorWorker",
+    "RegisteredPipeline",
+    "Retry",
+    "SendFailed",
+    "Sent",
+    "TypedPipelineBuilder",
+    "event_sourcing",
+]

@@ -1,0 +1,345 @@
+"""The service of a pipeline: storing events, asking for states, and what people do about failures."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from toril.aggregate import Aggregate
+from toril.connection import Durability
+from toril.connection.durability import Level
+from toril.events.errors import CheckpointError, ConfigurationError, ValidationError
+from toril.events.event import AnyNewEvent
+from toril.events.projection import ProjectionState
+from toril.events.stores import Appended, EventPublisher, EventStore
+from toril.events.stream import EventStream
+from toril.events.upcasters import UpcastingEventStore
+from toril.log.entry import Partition
+from toril.runtime.backend import Backend, Trouble
+from toril.runtime.decisions import Decision, decisions_in
+from toril.runtime.pipeline import Definition
+from toril.runtime.work import HandlerWork, ProjectionWork, Work
+
+logger = logging.getLogger("toril.runtime")
+
+READ_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class FailedEvent:
+    """An event that a processor could not process; later events of its aggregate wait."""
+
+    processor: str
+    """Its name in the pipeline."""
+    aggregate: Aggregate
+    version: int
+    event_id: str
+    event_type: str
+    error: str
+    attempts: int
+    first_at: int
+    """When it failed first (ms)."""
+    last_at: int
+
+
+class Lag(NamedTuple):
+    """How far a processor is behind in one partition."""
+
+    processor: str
+    partition: Partition
+    events: int
+
+
+class PublishingEventStore:
+    """An event store that tells a publisher; what it cannot tell is stored all the same."""
+
+    def __init__(self, store: EventStore, publisher: EventPublisher) -> None:
+        self._store = store
+        self._publisher = publisher
+
+    async def append(
+        self,
+        aggregate: Aggregate,
+        events: Sequence[AnyNewEvent],
+        *,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+        durability: Durability | Level = "memory",
+    ) -> Appended:
+        """Store, then tell."""
+        done = await self._store.append(
+            aggregate,
+            events,
+            expected_version=expected_version,
+            idempotency_key=idempotency_key,
+            durability=durability,
+        )
+        if not done.repeated:
+            stored = [
+                event.recorded(aggregate, version=version, recorded_at=done.recorded_at)
+                for version, event in enumerate(events, done.first_version)
+            ]
+            try:
+                await self._publisher.publish(aggregate.tenant, stored)
+            except Exception:
+                logger.exception("%d stored events could not be published", len(stored))
+        return done
+
+    async def find_append(self, aggregate: Aggregate, idempotency_key: str) -> Appended | None:
+        """As the store's."""
+        return await self._store.find_append(aggregate, idempotency_key)
+
+    async def read(
+        self, aggregate: Aggregate, from_version: int = 1, limit: int | None = None
+    ) -> EventStream:
+        """As the store's."""
+        return await self._store.read(aggregate, from_version, limit)
+
+
+class EventSourcingService:
+    """What can be asked of a pipeline, and done about it."""
+
+    def __init__(self, definition: Definition, store: EventStore, backend: Backend) -> None:
+        self._definition = definition
+        self._backend = backend
+        reading = store if definition.upcasters is None else UpcastingEventStore(store, definition.upcasters)
+        self._store: EventStore = (
+            reading if definition.publisher is None else PublishingEventStore(reading, definition.publisher)
+        )
+        self._decided = store
+
+    @property
+    def store(self) -> EventStore:
+        """The event store, with the pipeline's upcasters and publisher."""
+        return self._store
+
+    def aggregate(self, tenant: str, aggregate_id: str) -> Aggregate:
+        """One of the pipeline's aggregates."""
+        return Aggregate(tenant, self._definition.aggregate_type, aggregate_id)
+
+    # ------------------------------------------------------------------ events
+
+    async def store_events(
+        self,
+        tenant: str,
+        aggregate_id: str,
+        events: Sequence[AnyNewEvent],
+        *,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+        durability: Durability | Level = "memory",
+    ) -> Appended:
+        """Store events of an aggregate, and tell the publisher. Processors find them in the log."""
+        return await self._store.append(
+            self.aggregate(tenant, aggregate_id),
+            events,
+            expected_version=expected_version,
+            idempotency_key=idempotency_key,
+            durability=durability,
+        )
+
+    async def get_events(
+        self, tenant: str, aggregate_id: str, from_version: int = 1, limit: int | None = None
+    ) -> EventStream:
+        """The events of an aggregate."""
+        return await self._store.read(self.aggregate(tenant, aggregate_id), from_version, limit)
+
+    # ------------------------------------------------------------------ states
+
+    def _projection(self, name: str) -> ProjectionWork:
+        work = self._work(name)
+        if not isinstance(work, ProjectionWork):
+            raise ConfigurationError(f"{name!r} in pipeline {self._definition.name!r} is no projection")
+        return work
+
+    def _work(self, name: str) -> Work:
+        work = self._definition.works.get(name)
+        if work is None:
+            known = ", ".join(self._definition.works) or "none"
+            raise ConfigurationError(
+                f"pipeline {self._definition.name!r} has no processor {name!r}; it has: {known}"
+            )
+        return work
+
+    async def current(self, name: str) -> str:
+        """The name of the generation of a projection that readers see."""
+        self._projection(name)
+        generation = await self._backend.generation(f"{self._definition.name}/{name}")
+        return name if generation == 1 else f"{name}@{generation}"
+
+    async def promote(self, name: str, generation: int) -> None:
+        """Let readers see another generation of a projection: one write, and taken back by another."""
+        self._projection(name if generation == 1 else f"{name}@{generation}")
+        await self._backend.promote(f"{self._definition.name}/{name}", generation)
+
+    async def get_projection(self, name: str, tenant: str, aggregate_id: str) -> ProjectionState[Any] | None:
+        """The state that the processor has built, and up to which event; None where there is none yet."""
+        work = self._projection(await self.current(name))
+        aggregate = self.aggregate(tenant, aggregate_id)
+        if work.store is not None:
+            return await work.store.load(work.projection, aggregate)
+        loaded = await self._backend.find(work.processor, aggregate)
+        if loaded is None or loaded.state is None:
+            return None
+        return ProjectionState(work.projection.decode(loaded.state), loaded.version)
+
+    async def rebuild_projection(
+        self, name: str, tenant: str, aggregate_id: str, *, up_to: int | None = None
+    ) -> ProjectionState[Any]:
+        """The state folded anew from the events: now, or as it was at a version.
+
+        Events that a person had the processor skip are left out, as the processor left them out.
+        """
+        work = self._projection(name)
+        aggregate = self.aggregate(tenant, aggregate_id)
+        skipped = await self.skipped(name, tenant, aggregate_id)
+        made = ProjectionState(work.projection.initial(), 0)
+        while up_to is None or made.version < up_to:
+            most = READ_AT_ONCE if up_to is None else min(READ_AT_ONCE, up_to - made.version)
+            stream = await self._store.read(aggregate, made.version + 1, most)
+            if not stream.events:
+                break
+            for event in stream:
+                if event.version in skipped:
+                    made = ProjectionState(made.state, event.version)
+                else:
+                    made = work.apply(made, event)
+        return made
+
+    async def skipped(self, name: str, tenant: str, aggregate_id: str) -> set[int]:
+        """The versions of an aggregate that a person had a processor skip."""
+        work = self._work(name)
+        aggregate = self.aggregate(tenant, aggregate_id)
+        decided = await self._decided.read(Decision.home(aggregate))
+        return {
+            decision.version
+            for decision in decisions_in(decided)
+            if decision.processor == work.processor
+            and decision.aggregate_type == aggregate.type
+            and decision.decision == "skip"
+        }
+
+    async def replay(
+        self, name: str, tenant: str, aggregate_id: str, *, from_version: int = 1, up_to: int | None = None
+    ) -> int:
+        """Have a handler see the events of an aggregate again, with ``is_replay``; says how many.
+
+        Checkpoints stay where they are. Events that were skipped are skipped again.
+        """
+        work = self._work(name)
+        if not isinstance(work, HandlerWork):
+            raise ConfigurationError(f"{name!r} is no handler: rebuild_projection folds a projection anew")
+        skipped = await self.skipped(name, tenant, aggregate_id)
+        aggregate = self.aggregate(tenant, aggregate_id)
+        count = 0
+        while up_to is None or from_version <= up_to:
+            most = READ_AT_ONCE if up_to is None else min(READ_AT_ONCE, up_to - from_version + 1)
+            stream = await self._store.read(aggregate, from_version, most)
+            if not stream.events:
+                break
+            for event in stream:
+                if event.version not in skipped:
+                    await work.handle(event, 1, is_replay=True)
+                    count += 1
+            from_version = stream.version + 1
+        return count
+
+    # ------------------------------------------------------------------ failures
+
+    async def get_failed_events(
+        self, tenant: str, *, processor: str | None = None, limit: int = 100
+    ) -> list[FailedEvent]:
+        """The events of a tenant that failed, the oldest failure first."""
+        Aggregate(tenant, self._definition.aggregate_type, "-")
+        if type(limit) is not int or limit < 1:
+            raise ValidationError("limit", limit, "a whole number from 1")
+        works = self._definition.works.values() if processor is None else [self._work(processor)]
+        found: list[FailedEvent] = []
+        for work in works:
+            for partition in await self._backend.partitions():
+                for key, trouble in (await self._backend.troubles(work.processor, partition)).items():
+                    aggregate = Aggregate.parse(key)
+                    if trouble.status == "failed" and aggregate.tenant == tenant:
+                        found.append(_failed(work, aggregate, trouble))
+        return sorted(found, key=lambda one: one.first_at)[:limit]
+
+    async def retry_failed(
+        self, processor: str, tenant: str, aggregate_id: str, *, by: str = "", reason: str = ""
+    ) -> None:
+        """Have a failed event processed again, with all its attempts; recorded in the log."""
+        await self._decide("retry", processor, tenant, aggregate_id, by, reason)
+
+    async def skip_failed(
+        self, processor: str, tenant: str, aggregate_id: str, *, by: str = "", reason: str = ""
+    ) -> None:
+        """Have a failed event left out, and those after it processed; recorded in the log."""
+        await self._decide("skip", processor, tenant, aggregate_id, by, reason)
+
+    async def retry_all(self, processor: str, tenant: str, *, by: str = "", reason: str = "") -> int:
+        """Have all failed events of a tenant processed again; says how many."""
+        failed = await self.get_failed_events(tenant, processor=processor, limit=1_000_000)
+        for one in failed:
+            await self._decide("retry", processor, tenant, one.aggregate.id, by, reason)
+        return len(failed)
+
+    async def _decide(
+        self, decision: str, processor: str, tenant: str, aggregate_id: str, by: str, reason: str
+    ) -> None:
+        work, aggregate = self._work(processor), self.aggregate(tenant, aggregate_id)
+        trouble = await self._trouble(work, aggregate)
+        if trouble is None or trouble.status != "failed":
+            raise CheckpointError(f"{processor!r} has no failed event of this aggregate")
+        made = Decision(
+            processor=work.processor,
+            aggregate_type=aggregate.type,
+            version=trouble.version,
+            decision="skip" if decision == "skip" else "retry",
+            by=by,
+            reason=reason,
+        )
+        key = f"{decision} {work.processor} {aggregate.type} {trouble.version} {trouble.last_at}"
+        await self._decided.append(Decision.home(aggregate), [made.to_event()], idempotency_key=key)
+
+    async def _trouble(self, work: Work, aggregate: Aggregate) -> Trouble | None:
+        for partition in await self._backend.partitions():
+            found = await self._backend.troubles(work.processor, partition, [aggregate.key])
+            if aggregate.key in found:
+                return found[aggregate.key]
+        return None
+
+    # ------------------------------------------------------------------ operation
+
+    async def pause(self, processor: str) -> None:
+        """Let a processor begin nothing more, in all workers, within a second or so."""
+        await self._backend.pause(f"processor {self._work(processor).processor}", on=True)
+
+    async def resume(self, processor: str) -> None:
+        """Let a paused processor go on."""
+        await self._backend.pause(f"processor {self._work(processor).processor}", on=False)
+
+    async def lag(self) -> list[Lag]:
+        """How many events each processor is behind, by partition."""
+        found = []
+        works = list(self._definition.works.values())
+        for partition in await self._backend.partitions():
+            tail = await self._backend.tail(partition)
+            positions = await self._backend.positions(partition, [work.processor for work in works])
+            for work, position in zip(works, positions, strict=True):
+                found.append(Lag(work.name, partition, tail - (position.ordinal if position else 0)))
+        return found
+
+
+def _failed(work: Work, aggregate: Aggregate, trouble: Trouble) -> FailedEvent:
+    return FailedEvent(
+        work.name,
+        aggregate,
+        trouble.version,
+        trouble.event_id,
+        trouble.event_type,
+        trouble.error,
+        trouble.attempts,
+        trouble.first_at,
+        trouble.last_at,
+    )
