@@ -470,6 +470,7 @@ class Engine:
 
     async def _project(self) -> None:
         """Fold events: some aggregates of a partition in one go, partitions and tenants in turns."""
+        assert isinstance(self.work, ProjectionWork)
         while True:
             self._wake_dispatch.clear()
             worked = False
@@ -479,7 +480,8 @@ class Engine:
                     chains: list[Chain] = []
                     while part.turns and len(chains) < CHAINS_AT_ONCE:
                         chains.append(part.turns.take())
-                    await self._fold(part, chains)
+                    with self.work.updating(len(chains)):
+                        await self._fold(part, chains)
                     worked = True
                     await asyncio.sleep(0)
             if not worked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toril.aggregate import Aggregate
 from toril.connection import Durability
@@ -13,7 +13,7 @@ from toril.connection.durability import Level
 from toril.events.errors import CheckpointError, ConfigurationError, ValidationError
 from toril.events.event import AnyNewEvent
 from toril.events.projection import ProjectionState
-from toril.events.stores import Appended, EventPublisher, EventStore
+from toril.events.stores import Appended, EventPublisher, EventStore, check_append
 from toril.events.stream import EventStream
 from toril.events.upcasters import UpcastingEventStore
 from toril.log.entry import Partition
@@ -21,6 +21,9 @@ from toril.runtime.backend import Backend, Trouble
 from toril.runtime.decisions import Decision, decisions_in
 from toril.runtime.pipeline import Definition
 from toril.runtime.work import HandlerWork, ProjectionWork, Work
+
+if TYPE_CHECKING:
+    from toril.runtime.telemetry import RuntimeTelemetry  # needs an extra
 
 logger = logging.getLogger("toril.runtime")
 
@@ -50,6 +53,45 @@ class Lag(NamedTuple):
     processor: str
     partition: Partition
     events: int
+
+
+class TracingEventStore:
+    """An event store that writes traces, and gives events the trace they are stored in."""
+
+    def __init__(self, store: EventStore, pipeline: str, telemetry: RuntimeTelemetry) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._telemetry = telemetry
+
+    async def append(
+        self,
+        aggregate: Aggregate,
+        events: Sequence[AnyNewEvent],
+        *,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+        durability: Durability | Level = "memory",
+    ) -> Appended:
+        """Store within a span."""
+        check_append(aggregate, events, expected_version, idempotency_key)
+        with self._telemetry.storing(self._pipeline, aggregate, events) as traced:
+            return await self._store.append(
+                aggregate,
+                traced,
+                expected_version=expected_version,
+                idempotency_key=idempotency_key,
+                durability=durability,
+            )
+
+    async def find_append(self, aggregate: Aggregate, idempotency_key: str) -> Appended | None:
+        """As the store's."""
+        return await self._store.find_append(aggregate, idempotency_key)
+
+    async def read(
+        self, aggregate: Aggregate, from_version: int = 1, limit: int | None = None
+    ) -> EventStream:
+        """As the store's."""
+        return await self._store.read(aggregate, from_version, limit)
 
 
 class PublishingEventStore:
@@ -101,14 +143,22 @@ class PublishingEventStore:
 class EventSourcingService:
     """What can be asked of a pipeline, and done about it."""
 
-    def __init__(self, definition: Definition, store: EventStore, backend: Backend) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        store: EventStore,
+        backend: Backend,
+        telemetry: RuntimeTelemetry | None = None,
+    ) -> None:
         self._definition = definition
         self._backend = backend
-        reading = store if definition.upcasters is None else UpcastingEventStore(store, definition.upcasters)
-        self._store: EventStore = (
-            reading if definition.publisher is None else PublishingEventStore(reading, definition.publisher)
-        )
-        self._decided = store
+        self._decided = self._store = store
+        if definition.upcasters is not None:
+            self._store = UpcastingEventStore(self._store, definition.upcasters)
+        if definition.publisher is not None:
+            self._store = PublishingEventStore(self._store, definition.publisher)
+        if telemetry is not None:
+            self._store = TracingEventStore(self._store, definition.name, telemetry)
 
     @property
     def store(self) -> EventStore:

@@ -6,9 +6,10 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from toril.connection import Connection, Durability, connect
 from toril.connection.durability import Level
@@ -27,6 +28,9 @@ from toril.runtime.service import EventSourcingService
 from toril.runtime.work import Work
 from toril.runtime.worker import ProcessorWorker
 from toril.stores.log import LogEventStore
+
+if TYPE_CHECKING:
+    from toril.runtime.telemetry import RuntimeTelemetry  # needs an extra
 
 Payload = TypeVar("Payload")
 
@@ -59,6 +63,7 @@ class PipelineCommand(Generic[Payload]):
                 store=service.store,
                 redis=sourcing.redis,
                 options=self._options,
+                telemetry=None if sourcing.telemetry is None else sourcing.telemetry.jobs,
             )
         return self._dispatcher
 
@@ -182,7 +187,7 @@ class RegisteredPipeline:
 
     def bind(self, store: EventStore, backend: Backend) -> None:
         """Connect it with where its events are."""
-        self._service = EventSourcingService(self.definition, store, backend)
+        self._service = EventSourcingService(self.definition, store, backend, self.sourcing.telemetry)
 
 
 class EventSourcing:
@@ -211,7 +216,9 @@ class EventSourcing:
         quiet: timedelta = timedelta(hours=1),
         durability: Durability | Level = "memory",
         options: EngineOptions | None = None,
+        telemetry: RuntimeTelemetry | None = None,
     ) -> None:
+        self.telemetry = telemetry
         self.url = url if url is not None else os.environ.get(URL_VARIABLE)
         self.pipelines: dict[str, RegisteredPipeline] = {}
         self.redis: Connection | None = None
@@ -244,6 +251,11 @@ class EventSourcing:
         """Take a pipeline that was built."""
         if definition.name in self.pipelines:
             raise ConfigurationError(f"there are two pipelines {definition.name!r}")
+        if self.telemetry is not None:
+            traced = {
+                name: replace(work, telemetry=self.telemetry) for name, work in definition.works.items()
+            }
+            definition.works = traced
         made = RegisteredPipeline(self, definition)
         if self._store is not None and self.backend is not None:
             made.bind(self._store, self.backend)

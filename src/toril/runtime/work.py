@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
@@ -15,6 +16,9 @@ from toril.events.stores import ProjectionStore
 from toril.events.upcasters import Upcasters
 from toril.log.entry import Entry
 from toril.stores.log import event_of
+
+if TYPE_CHECKING:
+    from toril.runtime.telemetry import RuntimeTelemetry  # needs an extra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,7 @@ class Work:
     start: str = "first"
     """Where it begins when it is new: at the ``first`` event there is, or at the ``tail``."""
     upcasters: Upcasters | None = None
+    telemetry: RuntimeTelemetry | None = None
 
     @property
     def processor(self) -> str:
@@ -86,7 +91,12 @@ class HandlerWork(Work):
             attempt=attempt,
             is_replay=is_replay,
         )
-        await handle_event(self.handler, event, context)
+        telemetry = self.telemetry
+        if telemetry is None:
+            await handle_event(self.handler, event, context)
+        else:
+            with telemetry.handling(self.pipeline, self.name, event, attempt, is_replay):
+                await handle_event(self.handler, event, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +107,12 @@ class ProjectionWork(Work):
     store: ProjectionStore | None = None
     """None: state and checkpoint are committed together."""
     concurrency: int = field(default=1)
+
+    def updating(self, aggregates: int) -> AbstractContextManager[object]:
+        """Around the folding of some aggregates' events."""
+        if self.telemetry is None:
+            return nullcontext()
+        return self.telemetry.projecting(self.pipeline, self.name, self.projection.version, aggregates)
 
     def apply(self, at: ProjectionState[Any], event: AnyEvent) -> ProjectionState[Any]:
         """The state after one more event; one that is in it already changes nothing."""
