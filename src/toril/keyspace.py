@@ -538,6 +538,21 @@ class PartitionKeys(KeySet):
         return self["walls"]
 
     @property
+    def leaving(self) -> Key:
+        """Sorted set of the journeys to the cold store that are under way, by when they began."""
+        return self["leaving"]
+
+    @property
+    def erased(self) -> Key:
+        """Sorted set of the tenants that were erased during the last day, by when."""
+        return self["erased"]
+
+    @property
+    def erasing(self) -> Key:
+        """Set of the bodies kept outside the stream whose entries are being erased, by ordinal."""
+        return self["erasing"]
+
+    @property
     def rewrite(self) -> Key:
         """The stream as it will be when a tenant has been erased from it."""
         return self["rewrite"]

@@ -141,7 +141,7 @@ async def test_an_old_snapshot_never_replaces_a_later_one(redis: Connection) -> 
     await log.append(order(1), [b"x"])
     await asyncio.sleep(QUIET.total_seconds() * 1.2)
     store = slow.store((await slow.layout()).current.of(order(1)))
-    quiet = await store.quiet(10)
+    quiet = await store.quiet(10, "journey")
     held.append([Frozen.of(key, 1, fields) for key, fields in quiet])
     await log.append(order(1), [b"y"])
     await until_cold(log)

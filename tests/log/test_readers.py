@@ -198,7 +198,7 @@ async def test_a_reader_notices_that_all_it_had_not_read_is_gone(redis: Connecti
         batches = aiter(reader)
         await anext(batches)
         await redis.command("XTRIM", store.keys.entries, "MAXLEN", 0)
-        await redis.command("HSET", store.keys.head, "ordinal", 5)
+        await redis.command("HSET", store.keys.head, "ordinal", 5, "trimmed", 1)
         with pytest.raises(GapFound, match="nothing after it is there"):
             await asyncio.wait_for(anext(batches), 10)
 

@@ -5,6 +5,7 @@ from toril.log.entry import Append, Appended, Entry, Partition, Position, Positi
 from toril.log.errors import (
     GapFound,
     HistoryTrimmed,
+    LogDiverged,
     LogError,
     LogFull,
     ReaderFenced,
@@ -33,6 +34,7 @@ __all__ = [
     "HistoryTrimmed",
     "Layout",
     "Log",
+    "LogDiverged",
     "LogError",
     "LogFull",
     "MemoryColdStore",

@@ -7,11 +7,14 @@ are refused meanwhile.
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toril.aggregate import check_tenant
+from toril.log.entry import Partition
 from toril.log.store import PartitionStore
 
 if TYPE_CHECKING:
@@ -38,10 +41,8 @@ class Erased:
 async def erase_tenant(log: Log, tenant: str, progress: Callable[[int, int], None] | None = None) -> Erased:
     """Remove all that the log has of a tenant. Can be repeated, and finishes what was cut off."""
     check_tenant(tenant)
-    total = len((await log.layout(anew=True)).partitions())
     looked = 0
     report = Erased()
-    await log.each(lambda store: store.wall(tenant, up=True))
 
     async def one(store: PartitionStore) -> None:
         nonlocal looked
@@ -53,22 +54,42 @@ async def erase_tenant(log: Log, tenant: str, progress: Callable[[int, int], Non
         report.aggregates += aggregates
         looked += 1
         if progress is not None:
-            progress(looked, total)
+            progress(looked, len(partitions))
 
-    await log.each(one)
+    done: list[Partition] = []
+    # A new epoch that began meanwhile may have been given some of it.
+    while done != (partitions := (await log.layout(anew=True)).partitions()):
+        looked = 0
+        await log.each(lambda store: _close(store, tenant), partitions)
+        await log.each(one, partitions)
+        done = partitions
     if log.cold is not None:
         report.cold = await log.cold.erase(tenant)
-    await log.each(lambda store: store.wall(tenant, up=False))
+    await log.each(lambda store: store.wall(tenant, up=False), done)
     return report
 
 
+async def _close(store: PartitionStore, tenant: str) -> None:
+    """Let no more of the tenant in, and wait for what was on its way to the cold store."""
+    before = await store.wall(tenant, up=True)
+    while before:
+        await asyncio.sleep(0.05)
+        before &= await store.wall(tenant, up=True)
+
+
 async def _erase_events(store: PartitionStore, tenant: str) -> int:
-    if not await _has(store, tenant):
-        return 0
-    done, after, erased = False, "", 0
-    while not done:
-        done, after, here = await store.rewrite(tenant, after, STEP)
-        erased += here
+    erased = 0
+    if await _has(store, tenant):
+        word = secrets.token_urlsafe(9)
+        state, after = "begin", ""
+        while state != "done":
+            state, after, here = await store.rewrite(tenant, after, STEP, word)
+            erased += here
+            if state == "begin":  # another one is at it
+                erased = 0
+                await asyncio.sleep(0.05)
+    while await store.sweep(STEP):
+        pass
     return erased
 
 

@@ -40,6 +40,13 @@ class GapFound(LogError, CommandRefused):
     """Entries that a reader has not seen are missing. It must not go on as if nothing had been there."""
 
 
+class LogDiverged(GapFound):
+    """A failover has lost entries that a reader has seen, and the log goes on without them.
+
+    What the reader made of them must be looked at; to go on, it starts from its registered position.
+    """
+
+
 class ReaderGone(LogError, CommandRefused):
     """The reader is not registered: it was retired, or a temporary one was silent for too long."""
 

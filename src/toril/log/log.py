@@ -277,15 +277,15 @@ class Log:
         Found in the epoch before, while aggregates are being carried over, or in the cold store.
         """
         layout = await self.layout(anew=(await self.layout()).carrying)
-        if layout.carrying:
-            for epoch in reversed(layout.epochs[:-1]):
-                partition = epoch.of(aggregate)
-                store = self.store(partition)
-                # A partition that could still be appended to must not be copied from.
-                await store.seal(epoch.number + 1)
-                fields = await store.fields(aggregate)
-                if fields:
-                    return rehomed(fields, partition)
+        # Where all has been carried over, what the epoch before has of it is out of date.
+        if layout.carrying and await self.store(layout.current.of(aggregate)).carries():
+            partition = layout.ever[-2].of(aggregate)
+            store = self.store(partition)
+            # A partition that could still be appended to must not be copied from.
+            await store.seal(layout.current.number)
+            fields = await store.fields(aggregate)
+            if fields:
+                return rehomed(fields, partition)
         frozen = await self.cold.get(aggregate) if self.cold is not None else None
         if frozen is None:
             return []

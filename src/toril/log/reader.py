@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from toril.connection.subscription import Subscription
 from toril.errors import InvalidValue
 from toril.keyspace import Key
-from toril.log.entry import Entry, Partition, Position, Positions
+from toril.log.entry import START, Entry, Partition, Position, Positions
 from toril.log.errors import GapFound
 from toril.log.layout import Epoch, Layout
 from toril.log.store import PartitionStore
@@ -85,7 +85,7 @@ class Reader:
         self.log = log
         self.temporary = name is None
         self.name = name or f"~{secrets.token_urlsafe(9)}"
-        self._start = start
+        self._start: Start | Position = start
         self._only = None if partitions is None else frozenset(partitions)
         self._page = page
         self._silent_ms = round(silent * 1000) if self.temporary else 0
@@ -109,7 +109,8 @@ class Reader:
     async def __aenter__(self) -> Self:
         layout = await self.log.layout(anew=True)
         await self._register(layout.epochs)
-        again = await self.log.layout(anew=True)  # an epoch that began meanwhile
+        self._start = START  # whatever epoch begins from now on is read from its start
+        again = await self.log.layout(anew=True)
         await self._register(again.epochs)
         await self._enter(again.epochs[0])
         return self
@@ -176,6 +177,7 @@ class Reader:
             return None
         for expected, entry in enumerate(found, at.ordinal + 1):
             if entry.ordinal != expected:
+                await self.log.store(partition).check(at)
                 raise _gap(partition, expected, entry.ordinal)
         self._at[partition] = found[-1].position
         return Batch(partition, [entry for entry in found if entry.key], found[-1].position, self)
@@ -250,8 +252,8 @@ class Reader:
         await self._register(layout.epochs)
         for partition in sorted(self._open):
             store = self.log.store(partition)
-            last = await store.last_ordinal()
             at = self._at[partition]
+            last = await store.check(at)
             if last > at.ordinal and not await store.page(at.id, 1):
                 raise _gap(partition, at.ordinal + 1, None)
 
@@ -268,7 +270,7 @@ class Reader:
         start = self._start
 
         async def register(store: PartitionStore) -> None:
-            where = start if isinstance(start, str) else start.get(store.partition, "first")
+            where = start.get(store.partition, "first") if isinstance(start, dict) else start
             state = await store.register(self.name, where, self._silent_ms)
             if not self.temporary:
                 state = await store.claim(self.name)
@@ -295,10 +297,12 @@ class Reader:
             return False
         standings = await self.log.each(lambda store: store.look(), self._epoch.all())
         for standing in standings:
-            own = self._at.get(standing.partition)
-            done = own if own is not None else standing.readers[self.name].position
-            if not standing.sealed or done.ordinal < standing.ordinal:
+            done = self._at.get(standing.partition)
+            if done is None and self.name in standing.readers:
+                done = standing.readers[self.name].position
+            if not standing.sealed or done is None or done.ordinal < standing.ordinal:
                 return False
+            await self.log.store(standing.partition).check(done)
         await self._register(following)
         await self._enter(following[0])
         return True

@@ -36,17 +36,20 @@ PAGE = 200
 async def resize(log: Log, partitions: int, progress: Callable[[int, int], None] | None = None) -> Epoch:
     """Give the log another number of partitions, or finish what was begun; the epoch it is in then."""
     check_partitions(partitions)
+    await log.layout()
+    # One change at a time: this stands until it is finished, whoever finishes it.
+    await log.redis.command("HSETNX", log.keys.meta, "resizing", partitions, repeatable=True)
+    begun = int(await log.redis.command("HGET", log.keys.meta, "resizing") or partitions)
     layout = await log.layout(anew=True)
+    if begun != partitions:
+        raise InvalidValue(
+            "partitions", partitions, f"a change to {begun} was begun and is to be finished first"
+        )
     if not layout.carrying:
         if layout.current.partitions == partitions:
+            await log.redis.command("HDEL", log.keys.meta, "resizing", repeatable=True)
             raise InvalidValue("partitions", partitions, f"log {log.name!r} has as many already")
         layout = await _begin(log, layout, partitions)
-    elif layout.current.partitions != partitions:
-        raise InvalidValue(
-            "partitions",
-            partitions,
-            f"a change to {layout.current.partitions} was begun and is to be finished first",
-        )
     new, old = layout.ever[-1], layout.ever[-2]
     await _copy_readers(log, old, new)
     await log.each(lambda store: store.seal(new.number), old.all())
@@ -62,7 +65,7 @@ async def resize(log: Log, partitions: int, progress: Callable[[int, int], None]
     await log.each(lambda store: _carry(log, store, new, told), old.all())
     await _chill(log, new)
     await log.each(lambda store: store.carried(), new.all())
-    await log.redis.command("HDEL", log.keys.meta, "carrying", repeatable=True)
+    await log.redis.command("HDEL", log.keys.meta, "carrying", "resizing", repeatable=True)
     await log.layout(anew=True)
     return new
 
@@ -80,28 +83,36 @@ async def _begin(log: Log, layout: Layout, partitions: int) -> Layout:
 async def _copy_readers(log: Log, old: Epoch, new: Epoch) -> None:
     """Whoever has a floor in the old epoch has one at the start of the new."""
     standings = await log.each(lambda store: store.look(), old.all())
-    names = sorted({name for one in standings for name, its in one.readers.items() if not its.expires_at})
+    silent: dict[str, int] = {}
+    for standing in standings:
+        for name, its in standing.readers.items():
+            left = max(1, its.expires_at - standing.now) if its.expires_at else 0
+            silent[name] = max(silent.get(name, 0), left)
 
     async def register(store: PartitionStore) -> None:
-        for name in names:
-            await store.register(name)
+        for name, silent_ms in sorted(silent.items()):
+            await store.register(name, "first", silent_ms)
 
     await log.each(register, new.all())
 
 
 async def _carry(log: Log, store: PartitionStore, new: Epoch, told: Callable[[int], None]) -> None:
     """Copy the aggregates of one sealed partition, which nothing changes any more."""
-    first = 0
-    while page := await store.hot(first, PAGE):
-        first += len(page)
+    cursor = 0
+    while True:
+        cursor, page = await store.scan_hot(cursor, PAGE)
+        read_at: dict[Partition, int] = {}
         for key in page:
             aggregate = Aggregate.parse(key)
-            fields = await store.fields(aggregate)
             target = log.store(new.of(aggregate))
-            now = (await target.look()).now
-            while not await target.thaw(aggregate, now, rehomed(fields, store.partition)):
-                now = (await target.look()).now
+            if target.partition not in read_at:
+                read_at[target.partition] = (await target.look()).now
+            if fields := await store.fields(aggregate):
+                moved = rehomed(fields, store.partition)
+                await target.carry(aggregate, read_at[target.partition], moved)
         told(len(page))
+        if cursor == 0:
+            return
 
 
 async def _chill(log: Log, new: Epoch) -> None:
@@ -140,9 +151,11 @@ async def drop_epoch(log: Log) -> Epoch | None:
 
 async def _adopt(log: Log, store: PartitionStore, following: Epoch) -> None:
     """Processors went on with the old epoch after its aggregates were carried over."""
-    first = 0
-    while page := await store.hot(first, PAGE):
-        first += len(page)
+    cursor = 0
+    while True:
+        cursor, page = await store.scan_hot(cursor, PAGE)
         for key in page:
             aggregate = Aggregate.parse(key)
             await log.store(following.of(aggregate)).adopt(key, await store.fields(aggregate))
+        if cursor == 0:
+            return

@@ -17,6 +17,7 @@ from toril.keyspace import PartitionKeys
 from toril.log.entry import MOST_EVENTS, Append, Entry, Partition, Position, decode, ordinal_of
 from toril.log.errors import (
     GapFound,
+    LogDiverged,
     LogFull,
     ReaderFenced,
     ReaderGone,
@@ -28,6 +29,7 @@ _ERRORS: Mapping[str, type[CommandRefused]] = {
     "SEALED": SealedPartition,
     "FULL": LogFull,
     "GAP": GapFound,
+    "DIVERGED": LogDiverged,
     "GONE": ReaderGone,
     "FENCED": ReaderFenced,
     "BACKWARDS": WrongPosition,
@@ -48,8 +50,8 @@ class Scripts:
         self.retire, self.trim = map(load, ("retire", "trim"))
         self.quiet, self.freeze, self.thaw = map(load, ("quiet", "freeze", "thaw"))
         self.settle, self.seal, self.chill = map(load, ("settle", "seal", "chill"))
-        self.adopt = load("adopt")
-        self.forget, self.rewrite = map(load, ("forget", "rewrite"))
+        self.adopt, self.check, self.carry = map(load, ("adopt", "check", "carry"))
+        self.wall, self.forget, self.rewrite, self.sweep = map(load, ("wall", "forget", "rewrite", "sweep"))
 
 
 SCRIPTS = Scripts()
@@ -231,9 +233,13 @@ class PartitionStore:
 
     async def stretch(self, first_id: str, count: int) -> list[Entry]:
         """Entries from an id on."""
-        return await self._decoded(
-            await self._redis.command("XRANGE", self.keys.entries, first_id, "+", "COUNT", count)
+        return await self._decoded(await self._raw(first_id, count))
+
+    async def _raw(self, first_id: str, count: int) -> list[Any]:
+        found: list[Any] = await self._redis.command(
+            "XRANGE", self.keys.entries, first_id, "+", "COUNT", count
         )
+        return found
 
     async def _decoded(self, raw: Sequence[Any]) -> list[Entry]:
         entries, outside = decode(self.partition, raw)
@@ -243,13 +249,25 @@ class PartitionStore:
             )
             for entry, body in zip(outside, bodies, strict=True):
                 if body is None:
-                    raise GapFound(f"GAP the body of {entry!r}, kept outside the stream, is missing")
-                entry.body = body
+                    await self._look_again_at(entry)
+                else:
+                    entry.body = body
         return entries
+
+    async def _look_again_at(self, entry: Entry) -> None:
+        """An entry whose body is missing: it may have been erased since it was read."""
+        now, _ = decode(self.partition, await self._raw(entry.id, 1))
+        if not now or now[0].id != entry.id or not now[0].erased:
+            raise GapFound(f"GAP the body of {entry!r}, kept outside the stream, is missing")
+        entry.key, entry.version = now[0].key, now[0].version
 
     async def last_ordinal(self) -> int:
         """The last ordinal that was given."""
         return int(await self._redis.command("HGET", self.keys.head, "ordinal") or 0)
+
+    async def check(self, position: Position) -> int:
+        """The last ordinal that was given; :class:`LogDiverged` where nobody can have come to a place."""
+        return int(await self._run(self._scripts.check, position.ordinal, position.id))
 
     async def look(self) -> Standing:
         """How the partition stands."""
@@ -305,15 +323,17 @@ class PartitionStore:
 
     # ------------------------------------------------------------------ going cold
 
-    async def quiet(self, most: int) -> list[tuple[str, list[bytes]]]:
-        """Quiet aggregates, with their fields and values."""
-        found = await self._run(self._scripts.quiet, self.limits.quiet_ms, most, PAGE_BYTES)
+    async def quiet(self, most: int, journey: str) -> list[tuple[str, list[bytes]]]:
+        """Quiet aggregates, with their fields and values; whoever asks is about to store them elsewhere."""
+        found = await self._run(
+            self._scripts.quiet, self.limits.quiet_ms, most, PAGE_BYTES, journey, repeatable=True
+        )
         return [(key.decode(), fields) for key, fields in found]
 
-    async def freeze(self, changes: Mapping[str, int]) -> int:
+    async def freeze(self, journey: str, changes: Mapping[str, int]) -> int:
         """Let aggregates go that have been changed so often, and no more often; says how many went."""
         args = [part for pair in changes.items() for part in pair]
-        return sum(await self._run(self._scripts.freeze, *args, repeatable=True))
+        return sum(await self._run(self._scripts.freeze, journey, *args, repeatable=True))
 
     async def thaw(self, aggregate: Aggregate, asked: int, fields: Sequence[bytes] = ()) -> bool:
         """Bring an aggregate back, as it was when it left; False: ask the cold store again."""
@@ -335,6 +355,14 @@ class PartitionStore:
     async def prepare(self) -> None:
         """Let a partition of a new epoch ask for aggregates it does not know."""
         await self._redis.command("HSET", self.keys.head, "carry", 1, repeatable=True)
+
+    async def carries(self) -> bool:
+        """Whether aggregates of the epoch before may not be known here yet."""
+        return bool(await self._redis.command("HEXISTS", self.keys.head, "carry"))
+
+    async def carry(self, aggregate: Aggregate, read_at: int, fields: Sequence[bytes]) -> bool:
+        """Bring an aggregate of the epoch before; False where it is not taken any more."""
+        return bool(await self._run(self._scripts.carry, aggregate.key, read_at, *fields, repeatable=True))
 
     async def carried(self) -> None:
         """All aggregates of the epoch before are known here."""
@@ -361,7 +389,10 @@ class PartitionStore:
         return adopted
 
     async def drop(self) -> None:
-        """Remove what is left of a partition whose epoch is over, in small steps."""
+        """Remove what is left of a partition whose epoch is over, in small steps.
+
+        That it is sealed is kept, for writers that have slept through all of it.
+        """
         while found := await self.hot(0, 500):
             for key in found:
                 await self._redis.command("UNLINK", self.keys.aggregate(key), repeatable=True)
@@ -370,8 +401,11 @@ class PartitionStore:
         for level in range(1, levels + 1):
             await self._redis.command("UNLINK", self.keys.filter(str(level)), repeatable=True)
         keys = self.keys
-        for key in (keys.entries, keys.readers, keys.blobs, keys.walls, keys.activity, keys.head):
+        for key in (keys.entries, keys.readers, keys.blobs, keys.walls, keys.erased, keys.activity):
             await self._redis.command("UNLINK", key, repeatable=True)
+        found = await self._redis.command("HKEYS", keys.head)
+        if rest := [name for name in found if name != b"sealed"]:
+            await self._redis.command("HDEL", keys.head, *rest, repeatable=True)
 
     async def hot(self, first: int, count: int) -> list[str]:
         """Aggregates that are in Redis, by rank."""
@@ -383,14 +417,19 @@ class PartitionStore:
         following, flat = await self._redis.command("ZSCAN", self.keys.activity, cursor, "COUNT", count)
         return int(following), [key.decode() for key in flat[::2]]
 
-    async def wall(self, tenant: str, up: bool) -> None:
-        """Take no more events of a tenant, or take them again."""
-        await self._redis.command("SADD" if up else "SREM", self.keys.walls, tenant, repeatable=True)
+    async def wall(self, tenant: str, up: bool) -> set[bytes]:
+        """Take no more events of a tenant, or take them again; journeys to the cold store under way then."""
+        return set(await self._run(self._scripts.wall, tenant, int(up), repeatable=True))
 
-    async def rewrite(self, tenant: str, after: str, most: int) -> tuple[bool, str, int]:
-        """A step of erasing a tenant: whether it is done, the id to go on after, entries erased."""
-        state, following, erased = await self._run(self._scripts.rewrite, tenant, after, most)
-        return state == b"done", following.decode(), erased
+    async def rewrite(self, tenant: str, after: str, most: int, word: str) -> tuple[str, str, int]:
+        """A step of erasing a tenant: how it stands, the id to go on after, entries erased."""
+        state, following, erased = await self._run(self._scripts.rewrite, tenant, after, most, word)
+        return state.decode(), following.decode(), erased
+
+    async def sweep(self, most: int) -> int:
+        """Remove bodies of erased entries; says how many."""
+        gone: int = await self._run(self._scripts.sweep, most, repeatable=True)
+        return gone
 
     async def forget(self, tenant: str, aggregates: Sequence[str]) -> int:
         """Remove aggregates of a tenant; says how many were there."""

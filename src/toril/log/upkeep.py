@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from toril.connection.errors import ConnectionFailed
 from toril.errors import InvalidValue
 from toril.log.cold import ColdStore, Frozen
 from toril.log.entry import Partition
@@ -43,7 +43,7 @@ async def trim(log: Log, at_once: int = 10_000) -> Trimmed:
 
     async def one(store: PartitionStore) -> None:
         removed = at_once
-        while removed >= at_once:
+        while removed * 2 >= at_once:  # a step takes whole nodes of the stream, and so less than it may
             removed, last, holding = await store.trim(needed, age_ms, at_once)
             report.removed += removed
             report.last[store.partition] = last
@@ -62,7 +62,7 @@ async def cool(log: Log, at_once: int = 200) -> int:
         while True:
             went = await (store.settle(at_once) if cold is None else _freeze(store, cold, at_once))
             gone += went
-            if went < at_once:
+            if not went:
                 return gone
 
     return sum(await log.each(one, (await log.layout(anew=True)).current.all()))
@@ -70,13 +70,15 @@ async def cool(log: Log, at_once: int = 200) -> int:
 
 async def _freeze(store: PartitionStore, cold: ColdStore, most: int) -> int:
     """The cold store has them before they leave, and they leave only as they were stored."""
-    found = [Frozen.of(key, store.partition.epoch, fields) for key, fields in await store.quiet(most)]
+    journey = secrets.token_urlsafe(9)
+    quiet = await store.quiet(most, journey)
+    found = [Frozen.of(key, store.partition.epoch, fields) for key, fields in quiet]
     if not found:
         return 0
     began = [frozen for frozen in found if version_of(frozen.flat()) > 0]
     if began:
         await cold.put(began)
-    return await store.freeze({frozen.aggregate.key: frozen.changes for frozen in found})
+    return await store.freeze(journey, {frozen.aggregate.key: frozen.changes for frozen in found})
 
 
 class Upkeep:
@@ -107,9 +109,12 @@ class Upkeep:
 
     async def _work(self) -> None:
         while True:
-            try:
-                await trim(self._log)
-                await cool(self._log)
-            except ConnectionFailed as passing:
-                logger.warning("upkeep of %r goes on in %g s: %s", self._log, self._every, passing)
+            for what in (trim, cool):
+                try:
+                    await what(self._log)
+                except Exception as problem:  # noqa: BLE001 - the server's or the cold store's; it may pass
+                    logger.warning(
+                        "upkeep of %r, %s: tried again in %g s: %r",
+                        *(self._log, what.__name__, self._every, problem),
+                    )
             await asyncio.sleep(self._every)

@@ -1,8 +1,10 @@
-#!lua flags=no-writes
--- Aggregates that have been quiet, the quietest first, with all they have in Redis.
+#!lua flags=allow-oom
+-- Aggregates that have been quiet, the quietest first, with all they have in Redis. While they are on their way
+-- to the cold store that is noted, so that who erases a tenant waits for them.
 -- keyspace: partition
 -- keys: base head
--- args: ms they must have been quiet, aggregates at most, bytes at most (passed by one aggregate at most)
+-- args: ms they must have been quiet, aggregates at most, bytes at most (passed by one aggregate at most),
+--       a word for this journey
 -- result: for each: aggregate, all fields and values
 -- include: log/_partition
 
@@ -12,15 +14,20 @@ local found, size = {}, 0
 if head[1] or head[2] then
   return found
 end
-local before = now_ms() - quiet
-for _, aggregate in ipairs(call('ZRANGEBYSCORE', p .. 'activity', 1, before, 'LIMIT', 0, most)) do
-  local fields = call('HGETALL', p .. 'a:' .. aggregate)
-  found[#found + 1] = { aggregate, fields }
-  for _, text in ipairs(fields) do
-    size = size + #text
+local now = now_ms()
+for _, aggregate in ipairs(call('ZRANGEBYSCORE', p .. 'activity', 1, now - quiet, 'LIMIT', 0, most)) do
+  if call('SISMEMBER', p .. 'walls', tenant_of(aggregate)) == 0 then
+    local fields = call('HGETALL', p .. 'a:' .. aggregate)
+    found[#found + 1] = { aggregate, fields }
+    for _, text in ipairs(fields) do
+      size = size + #text
+    end
+    if size >= bytes then
+      break
+    end
   end
-  if size >= bytes then
-    break
-  end
+end
+if #found > 0 then
+  call('ZADD', p .. 'leaving', now, ARGV[4])
 end
 return found

@@ -4,8 +4,9 @@
 -- ordinals have no gap and every reader's position and lag stay right.
 -- keyspace: partition
 -- keys: base head
--- args: tenant, id to go on after ('' to begin), entries at most
--- result: 'more' or 'done', id to go on after, entries of the tenant in this step
+-- args: tenant, id to go on after ('' to begin), entries at most, a word of whoever does it
+-- result: 'more' or 'done', id to go on after, entries of the tenant in this step;
+--         'begin' another one is at it, or was: begin again
 -- include: log/_partition
 -- include: log/_readers
 
@@ -14,6 +15,14 @@ local from, to = p .. 'entries', p .. 'rewrite'
 if call('EXISTS', from) == 0 then
   return { 'done', '', 0 }
 end
+-- One at a time, because there is one copy. Who is silent for long is taken to be gone.
+local SILENT = 10000
+local now, word = now_ms(), ARGV[4]
+local owner, seen = string.match(call('HGET', p .. 'head', 'rewriting') or '', '^(%S+) (%d+)$')
+if owner ~= word and (after ~= '' or owner and now - seen < SILENT) then
+  return { 'begin', '', 0 }
+end
+call('HSET', p .. 'head', 'rewriting', word .. ' ' .. text(now))
 if after == '' then
   call('UNLINK', to)
 end
@@ -24,8 +33,8 @@ for _, entry in ipairs(page) do
   if string.sub(aggregate, 1, #prefix) == prefix then
     erased = erased + 1
     call('XADD', to, id, 'o', ordinal, 'v', 0, 'a', '', 'e1', '')
-    if call('ZREM', p .. 'blobs', ordinal) == 1 then
-      call('UNLINK', p .. 'b:' .. ordinal)
+    if call('ZSCORE', p .. 'blobs', ordinal) then
+      call('SADD', p .. 'erasing', ordinal) -- who reads the old stream still needs its body
     end
   else
     call('XADD', to, id, unpack(entry[2]))
@@ -36,6 +45,7 @@ if #page == most then
   return { 'more', after, erased }
 end
 
+call('HDEL', p .. 'head', 'rewriting')
 if after == '' then
   return { 'done', '', 0 } -- the stream is empty
 end

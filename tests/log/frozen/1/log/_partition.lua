@@ -8,6 +8,10 @@
 --   <version>    a record of one append, under its first version: 'n ordinal id key'
 --   k:<key>      the version that an idempotency key was recorded under
 --   c:<processor>, s:<processor>   the checkpoint and the state of a processor (the runtime's)
+--
+-- Every script names two keys: `base`, which never exists, and `head`. While a cluster moves their slot to
+-- another server key by key, a call with several keys of which some are missing is refused (TRYAGAIN) by both
+-- servers, so no script meets half of a partition: it stands still until the move is over.
 
 local call = redis.call
 
@@ -38,6 +42,10 @@ end
 
 local function ordinal_of(entry)
   return tonumber(field(entry, 'o'))
+end
+
+local function tenant_of(aggregate)
+  return string.match(aggregate, '^[^:]*')
 end
 
 -- The last ordinal that was trimmed.

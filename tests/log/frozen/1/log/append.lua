@@ -50,7 +50,7 @@ local function write(aggregate, version, body)
   return id
 end
 
-local results, active = {}, {} -- `active` is what one ZADD takes
+local results, repeated, active = {}, false, {} -- `active` is what one ZADD takes
 local at = 5
 while at <= #ARGV do
   local aggregate, idempotency, expected, n = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
@@ -59,9 +59,10 @@ while at <= #ARGV do
   local key, seen = p .. 'a:' .. aggregate, 'k:' .. idempotency
   local its = call('HMGET', key, 'v', seen, 't', 'c', 'x')
   local result
-  if walls and call('SISMEMBER', p .. 'walls', string.match(aggregate, '^[^:]*')) == 1 then
+  if walls and call('SISMEMBER', p .. 'walls', tenant_of(aggregate)) == 1 then
     result = 'E'
   elseif its[2] then
+    repeated = true
     local count, first_ordinal, id = parse_record(call('HGET', key, its[2]))
     result = 'R ' .. its[2] .. ' ' .. count .. ' ' .. first_ordinal .. ' ' .. id
   elseif not its[1] and (carry or perhaps_cold(p, aggregate, levels)) then
@@ -92,11 +93,15 @@ while at <= #ARGV do
   end
   results[#results + 1] = result
 end
+-- A repeat writes too: WAIT counts what its own connection has written, and the first call may have come
+-- over another one.
+if ordinal > started_at or repeated then
+  call('HSET', p .. 'head', 'ordinal', ordinal)
+end
 if ordinal > started_at then
   if #active > 0 then
     call('ZADD', p .. 'activity', unpack(active))
   end
-  call('HSET', p .. 'head', 'ordinal', ordinal)
   call('SPUBLISH', p .. 'bell', ordinal)
 end
 return results

@@ -10,6 +10,9 @@
 local p, quiet, window, most = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, trimmed = now_ms(), trimmed_of(p)
 local RECORDS = 1000
+if call('HEXISTS', p .. 'head', 'sealed') == 1 then
+  return 0
+end
 local before = now - math.max(quiet, window)
 local found = call('ZRANGEBYSCORE', p .. 'activity', 1, before, 'LIMIT', 0, most)
 for _, aggregate in ipairs(found) do
