@@ -1,13 +1,14 @@
 #!/bin/sh
 # Install the parts of the system that are missing, or say what to install.
 #
-#   tools/parts.sh run     what every command needs
-#   tools/parts.sh test    that, and what the tests need
+#   tools/parts.sh run        what every command needs
+#   tools/parts.sh test       that, and what the tests need
+#   tools/parts.sh bench-log  that, and what the benchmark of the event log needs
 #
 # A part that is there is used as it is; nothing is asked, and nothing is upgraded.
 set -eu
 
-# use: run or test.  weight: `must` stops the command when the part cannot be had, `may` does not.
+# use: run, test or bench-log.  weight: `must` stops the command when the part cannot be had, `may` does not.
 #
 # use   part          Debian package           weight  why
 PARTS='
@@ -16,6 +17,7 @@ test    redis-server  redis-server             must    the compatibility matrix 
 test    strace        strace                   must    the durability tests delay fdatasync with it
 test    node          nodejs                   must    the conformance tests compare with the Node.js clients
 test    npm           npm                      must    it installs the packages of the conformance tests
+bench-log postgresql postgresql                must    the event log is compared with a library on PostgreSQL
 test    java          openjdk-17-jre-headless  may     Spark runs on it, and toril doctor looks at it
 '
 
@@ -28,6 +30,7 @@ present() {
         # Debian ships `venv` with Python, and what it needs to bring pip along (ensurepip) apart.
         venv) "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null ;;
         node) at_least 18 "$(node --version 2>/dev/null)" ;;
+        postgresql) ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 ;;
         java) at_least 17 "$(java -version 2>&1 | grep ' version "')" ;;
         *) command -v "$1" >/dev/null ;;
     esac
@@ -86,9 +89,9 @@ install() { # part, package, why
 }
 
 case ${1-} in
-    run | test) wanted=$1 ;;
+    run | test | bench-log) wanted=$1 ;;
     *)
-        echo "usage: tools/parts.sh run | test" >&2
+        echo "usage: tools/parts.sh run | test | bench-log" >&2
         exit 2
         ;;
 esac
