@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -46,6 +46,7 @@ def new_event_id() -> str:
     global _last
     with _lock:
         stamp = _last = max(time.time_ns() * _FRACTIONS // 1_000_000, _last + 1)
-    bits = (stamp // _FRACTIONS) << 80 | 7 << 76 | (stamp % _FRACTIONS) << 64 | 2 << 62 | secrets.randbits(62)
+    chance = int.from_bytes(os.urandom(8), "big") >> 2
+    bits = (stamp // _FRACTIONS) << 80 | 7 << 76 | (stamp % _FRACTIONS) << 64 | 2 << 62 | chance
     text = f"{bits:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
