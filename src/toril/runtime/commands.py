@@ -308,7 +308,7 @@ class CommandDispatcher(Generic[Payload]):
         """Let a worker execute the command. It is checked here, before it is sent.
 
         Commands with one id (``make_job_id``) stand for one another. While one waits, the last payload
-        counts, and its delay starts again, up to ``max_wait``. While one is executed, one more run follows it,
+        counts, and its delay starts again, up to ``max_wait``. While one is executed, one more run follows,
         with the last payload. When it has finished, it runs again.
         """
         checked = [self._check(payload, tenant, idempotency_key, metadata)]
