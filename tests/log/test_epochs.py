@@ -200,6 +200,61 @@ async def test_readers_of_some_partitions_wait_for_the_others(redis: Connection)
         assert {batch.partition for batch in rest} == set(new)
 
 
+@pytest.mark.parametrize("name", ["named", None])
+async def test_a_reader_that_has_not_crossed_yet_goes_on_when_the_old_epoch_was_removed(
+    redis: Connection, name: str | None
+) -> None:
+    log, other = Log(redis, partitions=2), Log(redis)
+    await log.choose_retention(Retention.keep_for(timedelta(milliseconds=1)))
+    seen: list[int] = []
+
+    async def read() -> None:
+        async with other.reader(name, silent=1) as reader:
+            async for batch in reader:
+                seen.extend(entry.version for entry in batch.entries)
+                await batch.done()
+
+    async def until(versions: list[int]) -> None:
+        for _ in range(100):
+            if seen == versions:
+                break
+            await asyncio.sleep(0.05)
+        assert seen == versions
+        assert not reading.done()
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0.1)
+    await log.append(order(1), [b"a"])
+    await until([1])
+    await asyncio.sleep(0.1)
+    await log.resize(3)
+    await log.trim()
+    assert await log.drop_epoch() is not None
+    await log.append(order(1), [b"b"])
+    await until([1, 2])
+    await asyncio.sleep(1)
+    await log.append(order(1), [b"c"])
+    await until([1, 2, 3])
+    reading.cancel()
+    await asyncio.wait([reading])
+
+
+async def test_upkeep_removes_epochs_that_are_over(redis: Connection) -> None:
+    log = Log(redis, partitions=2)
+    await log.choose_retention(Retention.keep_for(timedelta(milliseconds=1)))
+    await log.append(order(1), [b"a"])
+    async with log.reader("all") as reader:
+        async for batch in reader.until_now():
+            await batch.done()
+    await log.resize(3)
+    async with log.upkeep(0.05):
+        for _ in range(100):
+            if (await log.layout(anew=True)).oldest == 2:
+                break
+            await asyncio.sleep(0.05)
+    assert [epoch.number for epoch in (await log.layout(anew=True)).epochs] == [2]
+
+
 async def test_an_epoch_that_everyone_has_crossed_can_go(redis: Connection) -> None:
     log = Log(redis, partitions=2)
     await log.choose_retention(Retention.archived_by("lake"))

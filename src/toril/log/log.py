@@ -441,7 +441,7 @@ class Log:
         return await cool(self, at_once)
 
     def upkeep(self, every: float = 10.0) -> Upkeep:
-        """Trim and cool again and again, while it is entered: ``async with log.upkeep(): …``."""
+        """Trim, cool and remove old epochs, while it is entered: ``async with log.upkeep(): …``."""
         return Upkeep(self, every)
 
     async def resize(self, partitions: int, *, progress: Progress | None = None) -> Epoch:

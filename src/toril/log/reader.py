@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from toril.connection.subscription import Subscription
 from toril.errors import InvalidValue
 from toril.keyspace import Key
 from toril.log.entry import START, Entry, Partition, Position, Positions
-from toril.log.errors import GapFound
+from toril.log.errors import GapFound, LogDiverged, ReaderGone
 from toril.log.layout import Epoch, Layout
 from toril.log.store import PartitionStore
 
@@ -30,6 +31,8 @@ LOOK_ANYWAY = 1.0
 
 MOVE_EVERY = 1.0
 """Seconds between two moves of a temporary reader's floors, while there is more to read."""
+
+T = TypeVar("T")
 
 Start = Literal["first", "tail"] | Positions
 
@@ -207,15 +210,13 @@ class Reader:
         if (now - self._renewed) * 3000 < self._silent_ms:
             return
         self._renewed = now
-        await self.log.each(
-            lambda store: store.advance(
-                self.name,
-                self._fences[store.partition],
-                self._done[store.partition],
-                self._silent_ms,
-            ),
-            sorted(self._fences),
-        )
+
+        async def renew(store: PartitionStore) -> None:
+            fence, done = self._fences[store.partition], self._done[store.partition]
+            with suppress(_Removed):
+                await self._there(store, store.advance(self.name, fence, done, self._silent_ms))
+
+        await self.log.each(renew, sorted(self._fences))
 
     # ------------------------------------------------------------------ waiting for more
 
@@ -249,13 +250,15 @@ class Reader:
     async def _check_tails(self) -> None:
         """Where ordinals were given that the stream does not have, something was removed unread."""
         layout = await self.log.layout(anew=True)
+        self._forget_removed(layout)
         await self._register(layout.epochs)
         for partition in sorted(self._open):
             store = self.log.store(partition)
             at = self._at[partition]
-            last = await store.check(at)
-            if last > at.ordinal and not await store.page(at.id, 1):
-                raise _gap(partition, at.ordinal + 1, None)
+            with suppress(_Removed):
+                last = await self._there(store, store.check(at))
+                if last > at.ordinal and not await store.page(at.id, 1):
+                    raise _gap(partition, at.ordinal + 1, None)
 
     # ------------------------------------------------------------------ epochs
 
@@ -295,17 +298,42 @@ class Reader:
         following = [epoch for epoch in layout.epochs if epoch.number > self._epoch.number]
         if not following:
             return False
-        standings = await self.log.each(lambda store: store.look(), self._epoch.all())
-        for standing in standings:
+        self._forget_removed(layout)
+        here = self._epoch.all() if self._epoch.number >= layout.oldest else []
+        for standing in await self.log.each(lambda store: store.look(), here):
             done = self._at.get(standing.partition)
             if done is None and self.name in standing.readers:
                 done = standing.readers[self.name].position
             if not standing.sealed or done is None or done.ordinal < standing.ordinal:
                 return False
-            await self.log.store(standing.partition).check(done)
+            store = self.log.store(standing.partition)
+            with suppress(_Removed):
+                await self._there(store, store.check(done))
         await self._register(following)
         await self._enter(following[0])
         return True
+
+    # An epoch is removed only when every reader is done with it: one that has not yet crossed loses nothing.
+
+    def _forget_removed(self, layout: Layout) -> None:
+        gone = {one for one in self._fences if one.epoch < layout.oldest}
+        self._open -= gone
+        for partition in gone:
+            for places in (self._fences, self._at, self._done, self._owed, self._news):
+                places.pop(partition, None)
+
+    async def _there(self, store: PartitionStore, asked: Awaitable[T]) -> T:
+        """What a partition says; :class:`_Removed` where its epoch was removed in the meantime."""
+        try:
+            return await asked
+        except (LogDiverged, ReaderGone):
+            if store.partition.epoch < (await self.log.layout(anew=True)).oldest:
+                raise _Removed from None
+            raise
+
+
+class _Removed(Exception):
+    """The partition is of an epoch that is over and was removed."""
 
 
 def _gap(partition: Partition, expected: int, found: int | None) -> GapFound:

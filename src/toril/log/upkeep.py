@@ -13,6 +13,7 @@ from toril.errors import InvalidValue
 from toril.log.cold import ColdStore, Frozen
 from toril.log.entry import Partition
 from toril.log.records import version_of
+from toril.log.resize import drop_epoch
 from toril.log.store import PartitionStore
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ async def _freeze(store: PartitionStore, cold: ColdStore, most: int) -> int:
 
 
 class Upkeep:
-    """Trims and cools a log again and again, while it is entered. Any number of processes may."""
+    """Trims and cools a log, and removes epochs that are over, again and again, while it is entered.
+
+    Any number of processes may.
+    """
 
     def __init__(self, log: Log, every: float) -> None:
         if every <= 0:
@@ -109,7 +113,7 @@ class Upkeep:
 
     async def _work(self) -> None:
         while True:
-            for what in (trim, cool):
+            for what in (trim, cool, drop_epoch):
                 try:
                     await what(self._log)
                 except Exception as problem:  # noqa: BLE001 - the server's or the cold store's; it may pass
