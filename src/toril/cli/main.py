@@ -12,6 +12,10 @@ from toril.cli.doctor import doctor
 from toril.cli.embedded import down, up
 from toril.cli.log import log
 from toril.cli.queue import queue
+from toril.cli.runtime.aggregate import aggregate
+from toril.cli.runtime.pipelines import pipelines
+from toril.cli.runtime.processors import processors
+from toril.cli.runtime.run import run
 from toril.cli.show import errors
 from toril.cli.slots import slots
 from toril.cli.tenant import tenant
@@ -29,7 +33,20 @@ def cli() -> None:
     """
 
 
-for _command in (doctor, down, log, queue, slots, tenant, up, worker):
+for _command in (
+    aggregate,
+    doctor,
+    down,
+    log,
+    pipelines,
+    processors,
+    queue,
+    run,
+    slots,
+    tenant,
+    up,
+    worker,
+):
     cli.add_command(_command)
 
 

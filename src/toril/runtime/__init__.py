@@ -4,7 +4,7 @@ from toril.runtime.commands import CommandDispatcher, CommandOptions, SendFailed
 from toril.runtime.decisions import Decision
 from toril.runtime.engine import EngineOptions
 from toril.runtime.pipeline import NamedPipelineBuilder, PipelineBuilder, TypedPipelineBuilder
-from toril.runtime.service import EventSourcingService, FailedEvent, Lag
+from toril.runtime.service import EventSourcingService, FailedEvent, Lag, ProcessorStanding
 from toril.runtime.sourcing import (
     Commands,
     EventSourcing,
@@ -28,6 +28,7 @@ __all__ = [
     "NamedPipelineBuilder",
     "PipelineBuilder",
     "PipelineCommand",
+    "ProcessorStanding",
     "ProcessorWorker",
     "RegisteredPipeline",
     "Retry",

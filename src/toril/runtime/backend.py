@@ -178,6 +178,14 @@ class Backend(Protocol):
         """How far a processor is with an aggregate, wherever that is; None where it has not seen it."""
         ...
 
+    async def owner(self, processor: str, partition: Partition) -> str | None:
+        """The worker that runs a processor in a partition; None where nobody does."""
+        ...
+
+    async def retire(self, processor: str) -> bool:
+        """Forget where a processor is, so that it holds up nothing; whether it was known."""
+        ...
+
     async def generation(self, projection: str) -> int:
         """Which generation of a projection readers see."""
         ...

@@ -231,6 +231,16 @@ class MemoryBackend:
             return None
         return (await self.load(processor, ONLY, [aggregate.key]))[0]
 
+    async def owner(self, processor: str, partition: Partition) -> str | None:
+        assert partition == ONLY
+        its = self._readers.get(processor)
+        if its is None or its.owner is None or its.owner[1] < time.monotonic():
+            return None
+        return its.owner[0]
+
+    async def retire(self, processor: str) -> bool:
+        return self._readers.pop(processor, None) is not None
+
     async def generation(self, projection: str) -> int:
         return self._generations.get(projection, 1)
 

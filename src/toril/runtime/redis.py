@@ -183,6 +183,16 @@ class RedisBackend:
             return None
         return _loaded(checkpoint.decode(), fields.get(b"s:" + name, b""))
 
+    async def owner(self, processor: str, partition: Partition) -> str | None:
+        line = await self._redis.command("HGET", self._keys(partition).leases, processor)
+        if line is None:
+            return None
+        until, _, worker = line.decode().partition(" ")
+        return worker if int(until) > await self.now() else None
+
+    async def retire(self, processor: str) -> bool:
+        return await self.log.retire(processor)
+
     async def generation(self, projection: str) -> int:
         return int(await self._redis.command("HGET", self.log.keys.generations, projection) or 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ from toril.events.projection import ProjectionState
 from toril.events.stores import Appended, EventPublisher, EventStore, check_append
 from toril.events.stream import EventStream
 from toril.events.upcasters import UpcastingEventStore
-from toril.log.entry import Partition
+from toril.log.entry import START, Partition
 from toril.runtime.backend import Backend, Trouble
 from toril.runtime.decisions import Decision, decisions_in
 from toril.runtime.pipeline import Definition
@@ -45,6 +46,28 @@ class FailedEvent:
     first_at: int
     """When it failed first (ms)."""
     last_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorStanding:
+    """How a processor stands."""
+
+    name: str
+    kind: str
+    """``handler`` or ``projection``."""
+    behind: int
+    """Events it has not processed."""
+    retrying: int
+    """Aggregates whose first waiting event is tried again."""
+    failed: int
+    """Aggregates with an event that waits for a person's decision."""
+    waiting: int
+    """Aggregates whose events wait for another processor, or for a tenant that is paused."""
+    paused: bool
+    owners: dict[str, int]
+    """By worker, how many partitions it has."""
+    oldest: int | None
+    """When the oldest event that it has not processed was recorded (ms); None where there is none."""
 
 
 class Lag(NamedTuple):
@@ -368,6 +391,45 @@ class EventSourcingService:
     async def resume(self, processor: str) -> None:
         """Let a paused processor go on."""
         await self._backend.pause(f"processor {self._work(processor).processor}", on=False)
+
+    async def retire(self, processor: str) -> bool:
+        """Forget where a processor is, for good: it holds up no trimming. Stop its workers before."""
+        return await self._backend.retire(self._work(processor).processor)
+
+    async def standing(self, processor: str) -> ProcessorStanding:
+        """How a processor stands: for people, and for metrics."""
+        work = self._work(processor)
+        behind, oldest = 0, None
+        statuses: Counter[str] = Counter()
+        owners: Counter[str] = Counter()
+        for partition in await self._backend.partitions():
+            (position,) = await self._backend.positions(partition, [work.processor])
+            at = position or START
+            missing = await self._backend.tail(partition) - at.ordinal
+            behind += missing
+            if missing and (page := await self._backend.page(partition, at, 1)):
+                recorded = page[0].recorded_at // 1_000_000
+                oldest = recorded if oldest is None else min(oldest, recorded)
+            troubles = await self._backend.troubles(work.processor, partition)
+            statuses.update(trouble.status for trouble in troubles.values())
+            owner = await self._backend.owner(work.processor, partition)
+            if owner is not None:
+                owners[owner] += 1
+        return ProcessorStanding(
+            name=work.name,
+            kind="handler" if isinstance(work, HandlerWork) else "projection",
+            behind=behind,
+            retrying=statuses["retry"],
+            failed=statuses["failed"],
+            waiting=statuses["waits"] + statuses["paused"],
+            paused=f"processor {work.processor}" in await self._backend.paused(),
+            owners=dict(owners),
+            oldest=oldest,
+        )
+
+    async def standings(self) -> list[ProcessorStanding]:
+        """How all processors of the pipeline stand."""
+        return [await self.standing(name) for name in self._definition.works]
 
     async def lag(self) -> list[Lag]:
         """How many events each processor is behind, by partition."""
