@@ -43,12 +43,13 @@ HOUR = 3_600_000
 
 @dataclass
 class Shell:
-    """Runs ``toril queue …`` on one server."""
+    """Runs ``toril queue …`` on one server, or another group of commands."""
 
     url: str
+    group: str = "queue"
 
     def run(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return run("queue", *args, "--url", self.url, **env)
+        return run(self.group, *args, "--url", self.url, **env)
 
     def ok(self, *args: str, **env: str) -> str:
         done = self.run(*args, **env)
@@ -59,7 +60,7 @@ class Shell:
         return json.loads(self.ok(*args, "--json"))
 
     def piped(self, text: str, *args: str) -> str:
-        command = [sys.executable, "-m", "toril.cli", "queue", *args, "--url", self.url]
+        command = [sys.executable, "-m", "toril.cli", self.group, *args, "--url", self.url]
         return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
     def error(self, *args: str) -> str:
@@ -549,7 +550,7 @@ async def test_drain(shell: Shell, queue: Queue) -> None:
     assert done.stdout == "5 jobs removed.\n"
     assert "1 job left: the next runs of schedulers" in done.stderr
     assert shell.json("drain", "{shop}", "--delayed", "--yes") == {"queue": "{shop}", "removed": 2, "left": 1}
-    await queue.store.drain()
+    await queue.drain()
     assert (await queue.counts())["waiting"] == 1
 
 
@@ -667,7 +668,7 @@ def on_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     env = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
-    command = [sys.executable, "-m", "toril.cli", "queue", *args, "--url", shell.url]
+    command = [sys.executable, "-m", "toril.cli", shell.group, *args, "--url", shell.url]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     screen, waiting = "", list(say)

@@ -555,6 +555,29 @@ async def test_drain_removes_what_waits(queue: Queue) -> None:
         assert await queue.job("a") is None
 
 
+@pytest.mark.parametrize("count", [1, 2, 1000])
+async def test_drain_works_in_steps(count: int, queue: Queue, store: Store) -> None:
+    """However small they are: also where jobs that stay stand in front."""
+    kept = ["repeat:s1:5000", "repeat:s2:6000", "repeat:s3:7000"]
+    for place, next_run in enumerate(kept, start=1):
+        store.ask("ZADD", f"{BASE}:repeat", 4000 + 1000 * place, f"s{place}")
+        store.ask("HSET", f"{BASE}:{next_run}", "name", "tick", "rjk", f"s{place}", "timestamp", 1)
+    await add_named(queue, "a", "b")
+    store.ask("LPUSH", f"{BASE}:wait", *kept[:2])
+    await add_named(queue, "c", "d")
+    await add_named(queue, "p1", "p2", priority=1)
+    await add_named(queue, "d1", delay=1000)
+    store.ask("ZADD", f"{BASE}:delayed", 7000 * 4096, kept[2])
+    before, more = 10, True
+    while more:
+        more = await queue.store.drain(count, delayed=True)
+        after = len(await queue.ids())
+        assert before - after == min(count, before - 3)
+        before = after
+    assert await queue.ids("waiting", oldest_first=True) == kept[:2]
+    assert await queue.ids() == [kept[2], *reversed(kept[:2])]
+
+
 async def test_no_job_lost_a_schedulers_next_job_survives_drain_and_clean(queue: Queue, store: Store) -> None:
     store.ask("ZADD", f"{BASE}:repeat", 5000, "s1")
     for add in ("LPUSH", "RPUSH"):

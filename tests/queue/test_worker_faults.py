@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -32,7 +33,7 @@ async def test_no_job_lost_a_worker_that_lost_its_lock_cannot_finish(
     done, and when it is gone."""
     queue = Queue(NAME, redis)
     settings = Settings(
-        url=server.url, queue=NAME, name="slow", concurrency=3, lock_ms=1000, sweep_ms=200, stubborn=True
+        url=server.url, queue=NAME, name="slow", concurrency=3, lock_ms=2000, sweep_ms=200, stubborn=True
     )
     victim = Victim(settings)
     other = Worker(NAME, redis, concurrency=3, stalled_interval=200, max_stalled_count=10)
@@ -178,6 +179,17 @@ async def test_no_job_lost_when_the_server_refuses_writes_for_a_while(binary: Pa
                 await until_state(queue, (await queue.add("work")).id, "completed")
 
 
+async def test_no_job_lost_behind_an_id_that_is_no_text(redis: Connection) -> None:
+    queue = Queue(NAME, redis)
+    await redis.command("RPUSH", queue.keys.wait, b"\xff")
+    job = (await queue.add("work")).id
+    assert await queue.ids("waiting", oldest_first=True) == ["\N{REPLACEMENT CHARACTER}", job]
+    worker = Worker(NAME, redis)
+    worker.handler()(lambda job: None)  # noqa: ARG005
+    async with worker:
+        await until_state(queue, job, "completed")
+
+
 async def test_no_job_lost_beside_one_whose_parent_is_broken(redis: Connection) -> None:
     """Given up in one step: the one that cannot be stays where it is seen, and the others end."""
     queue = Queue(NAME, redis)
@@ -266,7 +278,7 @@ async def test_no_job_lost_that_is_cancelled_before_it_begins(redis: Connection)
     assert found.failed_reason == "not wanted"
 
 
-@pytest.mark.parametrize("kind", ["stop-iteration", "surrogates", "cancelled-inside"])
+@pytest.mark.parametrize("kind", ["stop-iteration", "exit", "surrogates", "cancelled-inside"])
 async def test_no_job_lost_whatever_a_handler_raises(redis: Connection, kind: str) -> None:
     """It is a failure, which is tried again, and not a job that hangs."""
     queue = Queue(NAME, redis)
@@ -275,6 +287,10 @@ async def test_no_job_lost_whatever_a_handler_raises(redis: Connection, kind: st
     @worker.handler("stop-iteration")
     def stop(job: Job) -> str:
         return "fine" if job.attempts_made else next(iter(()))
+
+    @worker.handler("exit")
+    def leave(job: Job) -> str:
+        return "fine" if job.attempts_made else sys.exit("enough")
 
     @worker.handler("surrogates")
     async def name_a_file(job: Job) -> str:
@@ -296,7 +312,7 @@ async def test_no_job_lost_whatever_a_handler_raises(redis: Connection, kind: st
         await until_state(queue, job, "completed", 5)
 
 
-async def test_no_job_lost_a_killed_worker_leaves_no_process_behind(redis: Connection) -> None:
+async def test_a_killed_worker_leaves_no_process_behind(redis: Connection) -> None:
     """A handler in a process of its own would compute for ever, and nobody would stop it."""
     queue = Queue(NAME, redis)
     victim = Victim(Settings(url=redis.url, queue=NAME, name="parent"))
@@ -315,9 +331,7 @@ async def test_no_job_lost_a_killed_worker_leaves_no_process_behind(redis: Conne
         await victim.kill()
 
 
-async def test_no_job_lost_a_process_answers_for_its_own_job(
-    server: Server | Cluster, redis: Connection
-) -> None:
+async def test_a_process_answers_for_its_own_job(server: Server | Cluster, redis: Connection) -> None:
     """What a handler's process still says of a job that is over is not taken for the next one's result."""
     queue = Queue(NAME, redis)
     primary = server.primary_of(queue.keys.meta) if isinstance(server, Cluster) else server
@@ -338,7 +352,7 @@ async def test_no_job_lost_a_process_answers_for_its_own_job(
             assert found.return_value == number
 
 
-async def test_no_job_lost_a_delayed_job_runs_when_it_is_due(redis: Connection) -> None:
+async def test_a_delayed_job_runs_when_it_is_due(redis: Connection) -> None:
     """While others come and go, too: not when a worker that has nothing to do looks by itself."""
     queue = Queue(NAME, redis)
     worker = Worker(NAME, redis, concurrency=5, drain_delay=60)
@@ -354,11 +368,11 @@ async def test_no_job_lost_a_delayed_job_runs_when_it_is_due(redis: Connection) 
         for number in range(10):
             await queue.add("long", 0, JobOptions(delay=250 + 20 * number))
         await queue.add_bulk([AddJob("short", 10)] * 2)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 20
         while len(late) < 32 and time.monotonic() < end:
             await asyncio.sleep(0.01)
     assert len(late) == 32, f"{32 - len(late)} jobs have not begun"
-    assert max(late.values()) < 2000, f"late by ms: {late}"
+    assert max(late.values()) < 5000, f"late by ms: {late}"
 
 
 async def blocked(redis: Connection, queue: Queue, count: int) -> None:
@@ -372,7 +386,7 @@ async def blocked(redis: Connection, queue: Queue, count: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["paused", "closing"])
-async def test_no_job_lost_a_wake_up_reaches_a_worker_that_can_use_it(redis: Connection, how: str) -> None:
+async def test_a_wake_up_reaches_a_worker_that_can_use_it(redis: Connection, how: str) -> None:
     """A worker that takes no jobs must not keep the news of one from those that do."""
     queue = Queue(NAME, redis)
     first, second = Worker(NAME, redis, concurrency=2, drain_delay=60), Worker(NAME, redis, drain_delay=60)

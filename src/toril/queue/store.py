@@ -173,7 +173,7 @@ class QueueStore:
             args += outcome.args()
         codes, jobs, limited_for, next_due = await self._run(STEP, *args)
         taken = [
-            JobData.read(flat.pop().decode(), flat, token) for flat, token in zip(jobs, tokens, strict=False)
+            JobData.read(_text(flat.pop()), flat, token) for flat, token in zip(jobs, tokens, strict=False)
         ]
         failures = {
             outcome.id: code.decode()
@@ -187,7 +187,7 @@ class QueueStore:
     async def reclaim(self, tokens: Sequence[str]) -> list[JobData]:
         """The active jobs locked under tokens: for a worker that asked for jobs and never heard which."""
         found = await self._run(RECLAIM, *tokens)
-        return [JobData.read(flat[1].decode(), flat[2:], flat[0].decode()) for flat in found]
+        return [JobData.read(_text(flat[1]), flat[2:], _text(flat[0])) for flat in found]
 
     async def give_up(self, outcome: Outcome) -> int:
         """Give up one job; an error where that is refused. For one handed back, ms of the rate limit."""
@@ -296,9 +296,9 @@ class QueueStore:
         """Let workers take jobs again."""
         await self._run(PAUSE, "resumed")
 
-    async def drain(self, delayed: bool = False) -> None:
-        """Remove what waits."""
-        await self._run(DRAIN, int(delayed))
+    async def drain(self, count: int, delayed: bool = False) -> bool:
+        """Remove what waits, ``count`` jobs at a time; whether there may be more."""
+        return bool(await self._run(DRAIN, int(delayed), count))
 
     async def clean(self, state: str, newest: int, limit: int = 0) -> list[str]:
         """Remove jobs of a state that are not newer than a time; their ids."""
@@ -375,5 +375,10 @@ def _or_empty(number: int | None) -> Argument:
     return "" if number is None else number
 
 
+def _text(raw: bytes) -> str:
+    """An id. One that is not UTF-8, which no BullMQ has made, is shown as Node shows it."""
+    return raw.decode(errors="replace")
+
+
 def _texts(found: Sequence[bytes]) -> list[str]:
-    return [text.decode() for text in found]
+    return [_text(raw) for raw in found]

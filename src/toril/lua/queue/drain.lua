@@ -1,58 +1,48 @@
 #!lua flags=allow-oom
--- Remove what waits, and what is delayed if so asked; the next runs of schedulers stay.
+-- Remove what waits, and what is delayed if so asked, a bounded number of jobs at a time; the next runs of
+-- schedulers stay.
 -- keyspace: queue
 -- keys: base meta
--- args: 1 for delayed jobs too
--- result: 0
+-- args: 1 for delayed jobs too, how many
+-- result: 1 when there may be more, 0 when all is gone
 -- include: queue/_queue
 -- include: queue/_remove
 
-local q = KEYS[1]
+local q, left = KEYS[1], tonumber(ARGV[2])
 local kept = {}
 local schedulers = call('ZRANGE', q .. 'repeat', 0, -1, 'WITHSCORES')
 for place = 1, #schedulers, 2 do
   kept['repeat:' .. schedulers[place] .. ':' .. schedulers[place + 1]] = true
 end
 
-local function remove_of(ids)
-  local gone = {}
-  for _, id in ipairs(ids) do
-    if not kept[id] then
-      remove_job(q, id, true, true)
-      gone[#gone + 1] = id
-    end
-  end
-  return gone
-end
-
 -- BullMQ cuts as many ids from the head as it removed jobs, which loses a scheduler's job that stands there.
-local function drain_list(key)
-  local ids = call('LRANGE', key, 0, -1)
-  if #remove_of(ids) == 0 then
+local function drain(suffix, read, forget)
+  if left == 0 then
     return
   end
-  local stay = {}
-  for _, id in ipairs(ids) do
-    if kept[id] then
-      stay[#stay + 1] = id
+  local key = q .. suffix
+  -- However many of the first ones stay: as many others as may go are among these.
+  for _, id in ipairs(call(read, key, 0, left + #schedulers / 2 - 1)) do
+    if left > 0 and not kept[id] then
+      remove_job(q, id, true, true)
+      forget(key, id)
+      left = left - 1
     end
   end
-  call('DEL', key)
-  in_steps(stay, function(...)
-    call('RPUSH', key, ...)
-  end)
 end
 
-local function drain_set(key)
-  in_steps(remove_of(call('ZRANGE', key, 0, -1)), function(...)
-    call('ZREM', key, ...)
-  end)
+local function forget_in_list(key, id)
+  call('LREM', key, 1, id)
 end
 
-drain_list(q .. 'wait')
-drain_list(q .. 'paused')
+local function forget_in_set(key, id)
+  call('ZREM', key, id)
+end
+
+drain('wait', 'LRANGE', forget_in_list)
+drain('paused', 'LRANGE', forget_in_list)
 if ARGV[1] == '1' then
-  drain_set(q .. 'delayed')
+  drain('delayed', 'ZRANGE', forget_in_set)
 end
-drain_set(q .. 'prioritized')
-return 0
+drain('prioritized', 'ZRANGE', forget_in_set)
+return left == 0 and 1 or 0
