@@ -249,6 +249,7 @@ class CommandDispatcher(Generic[Payload]):
         self._clock = clock
         self._prefix = prefix
         self._announced = False
+        self._plain = self._stored_options(None)
         self.queue: Queue | None = None
         """The queue, to look at; None in this process."""
         self.inline: InlineQueue[_Inline] | None = None
@@ -387,19 +388,16 @@ class CommandDispatcher(Generic[Payload]):
         if not self._announced:
             await self.queue.announce()
             self._announced = True
-        options = self.options.job_options(self.delay, context).stored()
-        args: list[Any] = [
-            self._clock(),
-            self.name,
-            codec.encode("options", options),
-            self.delay,
-            self.max_wait,
-        ]
+        options = self._plain if context is None else self._stored_options(context)
+        args: list[Any] = [self._clock(), self.name, options, self.delay, self.max_wait]
         for command in commands:
             args += (command.job_id or "", command.raw)
         # To send twice what may have been sent is harmless: the events of one send are stored once.
         found = await self._redis.run(SEND, self.queue.keys, *args, durability=durability, repeatable=True)
         return _sent(found, commands)
+
+    def _stored_options(self, context: str | None) -> bytes:
+        return codec.encode("options", self.options.job_options(self.delay, context).stored())
 
     # ------------------------------------------------------------------ executing what was sent
 
