@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Be known as a worker of a processor for a time; say who else is.
 -- keyspace: log
--- keys: base
+-- keys: base meta
 -- args: processor, worker, ms it lasts (0: be known no more)
 -- result: the workers that are known, in the order of their names
 
