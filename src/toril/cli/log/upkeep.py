@@ -105,14 +105,14 @@ async def keep(at: Target, every: int) -> None:
     """
     if at.layout.retention is None:
         note(f"nobody has chosen what log {at.name!r} keeps: nothing is trimmed until then (toril log trim)")
-    if not at.json:
-        console.print(Text(f"keeping {one_line(at.name)}; Ctrl-C ends it"))
     stopped = await until_signal(_rounds(at, every / 1000))
     if stopped is not None and not at.json:
         console.print(Text(f"{stopped.name}: ended"))
 
 
 async def _rounds(at: Target, every: float) -> None:
+    if not at.json:
+        console.print(Text(f"keeping {one_line(at.name)}; Ctrl-C ends it"))
     warned = False
     while True:
         try:
