@@ -479,7 +479,7 @@ LOG_METAS = "toril:{*}:meta"
 
 
 def log_of(meta: bytes) -> str | None:
-    """The name of the log that a key of the pattern :data:`LOG_METAS` belongs to; None where it is no log's."""
+    """The log that a key of the pattern :data:`LOG_METAS` belongs to; None where it is no log's."""
     name = meta.decode(errors="replace").removeprefix("toril:{").removesuffix("}:meta")
     return name if NAME_RULES["log"].allowed.fullmatch(name) else None
 

@@ -38,10 +38,10 @@ CHOICES = """nobody has chosen yet what log {name!r} keeps: nothing was trimmed.
 @yes_option
 @on_log
 async def trim(at: Target, keep_all: bool, keep_for: int | None, archived_by: str | None, yes: bool) -> None:
-    """Trim what need not be kept, for good; with an option, choose that first, for now and later.
+    """Trim what need not be kept, for good.
 
-    What some reader has not read is never trimmed. Where nobody has chosen what is kept, or no reader is
-    registered, nothing is.
+    With an option, choose first what is kept, for now and later. What some reader has not read is never
+    trimmed. Where nobody has chosen what is kept, or no reader is registered, nothing is.
     """
     chosen = _choice(keep_all, keep_for, archived_by)
     if chosen is None and at.layout.retention is None:

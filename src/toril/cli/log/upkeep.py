@@ -26,10 +26,10 @@ from toril.log.layout import MOST_PARTITIONS
 @yes_option
 @on_log
 async def resize(at: Target, count: int, yes: bool) -> None:
-    """Give a log another number of partitions, while it is written to and read.
+    """Give a log another number of partitions.
 
-    A new epoch of the log begins; readers cross into it when they have read the old one. What was cut off is
-    finished by another run.
+    It can be written to and read meanwhile. A new epoch of the log begins; readers cross into it when they
+    have read the old one. What was cut off is finished by another run.
     """
     standings = await at.log.standings()
     require_cold(at, standings, "the new partitions must know them", f"resize({count})")
