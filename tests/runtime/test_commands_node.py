@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import random
+from collections import defaultdict
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.conformance.dump import differences, normalise
-from tests.conformance.oracle import NodeOracle
+from tests.conformance.oracle import NodeError, NodeOracle
 from tests.conformance.sides import START, NodeSide
-from tests.conftest import MATRIX, Servers, emptied
+from tests.conftest import MATRIX, SCALE, Servers, emptied
+from tests.queue.audit import LISTS, SETS
 from tests.runtime.probes import Note, Probe
 from tests.runtime.test_commands import stored, until, until_quiet
-from toril import Connection, connect
+from toril import Connection, codec, connect
+from toril.errors import TorilError
+from toril.queue import Backoff, UnrecoverableError
+from toril.queue.options import KEEP_ALL, KeepJobs
+from toril.queue.outcomes import Completed, Failed, failed
+from toril.runtime import commands
 from toril.runtime.commands import CommandDispatcher, CommandOptions
 from toril.stores import MemoryEventStore
 from toril.testing import Cluster, Server
@@ -263,3 +274,283 @@ async def test_node_sends_a_command(fleet: tuple[NodeSide, Connection]) -> None:
             "version": 2,
             "repeated": False,
         }
+
+
+# ---------------------------------------------------------------------- any order of calls
+
+
+class Story:
+    """Sends, workers of both kinds and administrators, by chance, one call after the other, on one queue.
+
+    After each call every job is in one state, and what waits behind others waits for some that will end.
+    """
+
+    KEYS = ("a", "b")
+
+    def __init__(self, node: NodeSide, redis: Connection, rng: random.Random) -> None:
+        self.now = START
+        self.node, self.rng = node, rng
+        self.notes = CommandDispatcher(
+            Probe().command(wait=rng.choice((0, 1000))),
+            pipeline="notes",
+            aggregate_type="note",
+            store=MemoryEventStore(),
+            redis=redis,
+            options=CommandOptions(
+                attempts=rng.choice((1, 3)),
+                backoff=Backoff("fixed", rng.choice((0, 500))),
+                remove_on_complete=rng.choice((True, False)),
+                remove_on_fail=rng.choice((True, False)),
+            ),
+            clock=lambda: self.now,
+        )
+        assert self.notes.queue is not None
+        self.store = self.notes.queue.store
+        self._keep = KeepJobs(count=0) if self.notes.options.remove_on_complete else KEEP_ALL
+        self.last = dict.fromkeys(self.KEYS, 0)
+        self.count = 0
+        self.held: dict[str, tuple[str, str, int]] = {}
+        """By token: the job, its key and the payload it was taken with."""
+        self.executed: set[int] = set()
+        self.gave_up: set[int] = set()
+        """Payloads that have failed for good, or that an administrator has removed."""
+        self.stalled: set[int] = set()
+        """Payloads whose worker was lost once too often: those, and no others, fail without being run."""
+        self.did: list[str] = []
+
+    async def _ask(self, op: str, **args: Any) -> Any:
+        return await self.node.call(op, queue=NAME, **args)
+
+    async def send(self) -> None:
+        key = self.rng.choice(self.KEYS)
+        self.count += 1
+        self.last[key] = self.count
+        await self.notes.send(Note(key, self.count), tenant="acme")
+
+    async def take(self) -> None:
+        self.count += 1
+        token = f"t{self.count}"
+        if self.rng.random() < 0.5:
+            job = (await self._ask("fetch", token=token, worker={}))["job"]
+            if job is not None:
+                self._hold(token, job["id"], job["data"], "deferredFailure" in job)
+        else:
+            for taken in (await self.store.step(tokens=[token])).jobs:
+                self._hold(token, taken.id, taken.data, taken.deferred_failure is not None)
+
+    def _hold(self, token: str, job: str, data: Any, doomed: bool) -> None:
+        n = data["payload"]["n"]
+        assert not doomed or n in self.stalled, f"send {n} would fail without being run: {self.did}"
+        self.held[token] = job, data["payload"]["key"], n
+
+    async def end(self) -> None:
+        if not self.held:
+            return
+        token = self.rng.choice(list(self.held))
+        job, _, n = self.held[token]
+        if n not in self.stalled and self.rng.random() < 0.5:
+            await self._finish(token)
+            return
+        del self.held[token]
+        for_good = n in self.stalled or self.rng.random() < 0.5
+        found = await self.store.job(job)
+        lock = await self.store.redis.command("GET", self.store.keys.lock(job))
+        if lock is not None and lock.decode() == token and found is not None:
+            last_try = found.attempts_made + 1 >= self.notes.options.attempts
+            if for_good or last_try:
+                self.gave_up.add(n)
+        if self.rng.random() < 0.5:
+            error = {"message": "no", "stack": "s"} | ({"kind": "unrecoverable"} if for_good else {})
+            with suppress(NodeError):  # the lock may be lost
+                await self._ask("fail", job=job, token=token, error=error, fetchNext=False, worker={})
+        elif found is not None:
+            found.token = token
+            problem = UnrecoverableError("no") if for_good else ValueError("no")
+            await self.store.step([failed(found, problem, "s")])
+
+    async def lose_locks(self) -> None:
+        """The worker of a job is gone; two sweeps later it is back."""
+        if not self.held:
+            return
+        token = self.rng.choice(list(self.held))
+        job, _, n = self.held.pop(token)
+        allowed = self.rng.choice((0, 100))
+        lock = self.store.keys.lock(job)
+        held = await self.store.redis.command("GET", lock)
+        if held is not None and held.decode() == token:
+            await self.store.redis.command("DEL", lock)
+            if not allowed:
+                self.stalled.add(n)
+        for _ in range(2):
+            await self.store.redis.command("DEL", self.store.keys.stalled_check)
+            if self.rng.random() < 0.5:
+                await self._ask("sweep", worker={"maxStalledCount": allowed})
+            else:
+                await self.store.sweep(allowed)
+
+    async def pass_time(self) -> None:
+        await self._forward(self.rng.choice((100, 600, 2000)))
+
+    async def _forward(self, ms: int) -> None:
+        self.now += ms
+        await self._ask("advance", ms=ms)
+
+    async def retry(self) -> None:
+        state = self.rng.choice(("failed", "completed"))
+        found = await self._ask("getRanges", types=[state], start=0, end=-1)
+        if found:
+            with suppress(NodeError):
+                await self._ask("retry", job=self.rng.choice(found), state=state)
+
+    async def promote(self) -> None:
+        found = await self._ask("getRanges", types=["delayed"], start=0, end=-1)
+        if found:
+            await self._ask("promote", job=self.rng.choice(found))
+
+    async def pause(self) -> None:
+        await self._ask(self.rng.choice(("pause", "resume", "resume")))
+
+    async def remove(self) -> None:
+        """An administrator removes a job; what it carried is given up, knowingly."""
+        states = ["waiting", "delayed", "completed", "failed", "waiting-children"]
+        found = await self._ask("getRanges", types=states, start=0, end=-1)
+        if found:
+            with suppress(NodeError):
+                await self._ask("removeJob", job=self.rng.choice(found))
+            there = {key["payload"]["n"] for key in (await self._jobs()).values()}
+            there |= {n for _, _, n in self.held.values()}
+            self.gave_up |= {n for n in self.last.values() if n not in there}
+
+    async def _jobs(self) -> dict[str, Any]:
+        """The data of all jobs, by id."""
+        prefix = f"bull:{NAME}:"
+        return {
+            name.removeprefix(prefix): codec.decode(key.value["data"].encode())
+            for name, key in (await self.node.dump()).items()
+            if key.kind == "hash" and "data" in key.value
+        }
+
+    async def check(self) -> None:
+        dump, prefix = await self.node.dump(), f"bull:{NAME}:"
+        places: dict[str, list[str]] = defaultdict(list)
+        for state in (*LISTS, *SETS):
+            key = dump.get(prefix + state)
+            for job in key.value if key is not None else ():
+                places[job].append(state)
+        hashes = {
+            name.removeprefix(prefix)
+            for name, key in dump.items()
+            if key.kind == "hash" and "name" in key.value
+        }
+        assert set(places) == hashes, (self.did, dict(places), hashes)
+        assert all(len(states) == 1 for states in places.values()), (self.did, dict(places))
+        for job, states in places.items():
+            if states == ["waiting-children"]:
+                children = dump.get(f"{prefix}{job}:dependencies")
+                assert children is not None, (self.did, job)
+                alive = [places[child.removeprefix(prefix)] for child in children.value]
+                assert alive, (self.did, job)
+                assert all(each and each[0] not in ("completed", "failed") for each in alive), self.did
+
+    async def _finish(self, token: str) -> None:
+        """As a worker does whose handler has returned."""
+        job, _, n = self.held.pop(token)
+        (self.gave_up if n in self.stalled else self.executed).add(n)
+        if self.rng.random() < 0.5:
+            (code,) = (await self.store.step([Completed(job, token, b"1", self._keep)])).codes
+            refused = code in (-4, -9)
+        else:
+            work = {"job": job, "token": token, "fetchNext": False, "worker": {}}
+            try:
+                await self._ask("complete", value=1, **work)
+                refused = False
+            except NodeError as problem:
+                refused = problem.code in (-4, -9)
+        if refused:
+            # Somebody runs a child again that was done. So this one has failed, as in every worker.
+            await self.store.step([Failed(job, token, "refused", KEEP_ALL, 1)])
+
+    async def run(self, length: int) -> None:
+        acts = [self.send] * 6 + [self.take] * 4 + [self.end] * 4 + [self.pass_time] * 2
+        acts += [self.lose_locks, self.retry, self.promote, self.pause, self.remove]
+        await self.send()
+        for _ in range(length):
+            act = self.rng.choice(acts)
+            self.did.append(act.__name__)
+            await act()
+            await self.check()
+        await self._ask("resume")
+        for token in list(self.held):
+            await self._finish(token)
+        for _ in range(200):
+            await self._forward(2000)
+            self.count += 1
+            token = f"t{self.count}"
+            job = (await self._ask("fetch", token=token, worker={}))["job"]
+            if job is None:
+                break
+            self._hold(token, job["id"], job["data"], "deferredFailure" in job)
+            await self._finish(token)
+        await self.check()
+        for key, n in self.last.items():
+            if n:
+                assert n in self.executed | self.gave_up, f"send {n} of {key} was lost: {self.did}"
+
+
+@pytest.mark.timeout(120 + 60 * SCALE)
+async def test_no_job_lost_in_any_order_of_calls(servers: Servers, rng: random.Random) -> None:
+    server = emptied(servers.get("valkey-standalone"))
+    assert isinstance(server, Server)
+    async with NodeOracle() as oracle, connect(server.url) as redis:
+        node = await NodeSide.open(oracle, server)
+        for _ in range(round(150 * SCALE)):
+            await node.call("reset", now=START, random=0.5, queues=[NAME])
+            await Story(node, redis, rng).run(40)
+        await node.close()
+
+
+MISTAKES = {
+    "a follower that no failure starts": ("rdof = true", "other = true"),
+    "a follower that is not linked": ("call('SADD', q .. id .. ':dependencies', other.key)", ""),
+    "a link that its child does not know": (
+        "call('HSET', other.key, 'parentKey', q .. id, 'parent', link)",
+        "",
+    ),
+    "data that is ignored": ("call('HSET', job.key, 'data', data, 'opts', options_of(job.id))", ""),
+    "a failure that was meant for another payload": ("'defa', ", ""),
+    "one that runs is not seen": ("call('LPOS', q .. 'active', id) and 'active' or 'waiting'", "'waiting'"),
+    "one that has finished is taken for one that waits": (
+        "{ 'delayed', 'waiting-children', 'completed', 'failed' }",
+        "{ 'delayed', 'waiting-children', 'failed' }",
+    ),
+    "a record that stays": ("call('ZREM', q .. job.state, job.id)", ""),
+    "a follower that is not let go": ("remove_from(follower)", ""),
+    "the second place is not looked at": ("if place > 1 and job.state == 'none' then", "if true then"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_a_mistake_in_the_script_would_be_found(
+    mistake: str, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the session's seed: that so many stories find it is a fact about the suite."""
+    was, becomes = MISTAKES[mistake]
+    source = commands.SEND.source
+    assert source.count(was) == 1
+    source = source.replace(was, becomes)
+    sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    monkeypatch.setattr(commands, "SEND", replace(commands.SEND, source=source, sha=sha))
+    server = emptied(servers.get("valkey-standalone"))
+    assert isinstance(server, Server)
+    async with NodeOracle() as oracle, connect(server.url) as redis:
+        node = await NodeSide.open(oracle, server)
+        found = False
+        for number in range(100):
+            await node.call("reset", now=START, random=0.5, queues=[NAME])
+            try:
+                await Story(node, redis, random.Random(f"mistakes/{number}")).run(40)
+            except (AssertionError, TorilError, NodeError):
+                found = True
+                break
+        await node.close()
+    assert found, "100 stories did not find it"
