@@ -145,7 +145,7 @@ async def execute(
     command: Command[Payload],
     *,
     idempotency_key: str | None = None,
-    durability: Durability | Level = "memory",
+    durability: Durability | Level | None = None,
     attempts: int = 5,
     snapshots: SnapshotStore | None = None,
 ) -> Appended | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 from toril.aggregate import Aggregate
 from toril.connection import Durability
@@ -46,14 +46,14 @@ class EventStore(Protocol):
         *,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
-        durability: Durability | Level = "memory",
+        durability: Durability | Level | None = None,
     ) -> Appended:
         """Store events after those that the aggregate has: all of them, or none.
 
         ``idempotency_key``: for a key that the aggregate knows, nothing is stored, and the answer is that of
         the first time, whatever the events and the expected version. ``expected_version``: the version that
         the aggregate must be at, 0 for a new one; else :class:`VersionConflict`. ``durability``: how safe
-        the events must be before this returns.
+        the events must be before this returns; None: as safe as the store is set to make them.
         """
         ...
 
@@ -66,6 +66,37 @@ class EventStore(Protocol):
     ) -> EventStream:
         """The events of an aggregate from a version on, ``limit`` at most. One without events has none."""
         ...
+
+
+class AppendOptions(TypedDict, total=False):
+    """What an append can be told besides its events."""
+
+    expected_version: int | None
+    idempotency_key: str | None
+    durability: Durability | Level | None
+
+
+class WrappedEventStore:
+    """An event store before another one, which does what it is not made to do otherwise."""
+
+    def __init__(self, store: EventStore) -> None:
+        self._store = store
+
+    async def append(
+        self, aggregate: Aggregate, events: Sequence[AnyNewEvent], **how: Unpack[AppendOptions]
+    ) -> Appended:
+        """As :meth:`EventStore.append`."""
+        return await self._store.append(aggregate, events, **how)
+
+    async def find_append(self, aggregate: Aggregate, idempotency_key: str) -> Appended | None:
+        """As :meth:`EventStore.find_append`."""
+        return await self._store.find_append(aggregate, idempotency_key)
+
+    async def read(
+        self, aggregate: Aggregate, from_version: int = 1, limit: int | None = None
+    ) -> EventStream:
+        """As :meth:`EventStore.read`."""
+        return await self._store.read(aggregate, from_version, limit)
 
 
 class ProjectionStore(Protocol):

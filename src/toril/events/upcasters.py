@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from toril.aggregate import Aggregate
-from toril.connection import Durability
-from toril.connection.durability import Level
 from toril.events.errors import ConfigurationError, SchemaTooNew, SchemaUnknown
-from toril.events.event import AnyEvent, AnyNewEvent, check_event_type
-from toril.events.stores import Appended, EventStore
+from toril.events.event import AnyEvent, check_event_type
+from toril.events.stores import EventStore, WrappedEventStore
 from toril.events.stream import EventStream
 
 Upcast = Callable[[Any], Any]
@@ -108,37 +106,15 @@ class Upcasters:
         return replace(stream, events=tuple(self.apply(event) for event in stream.events))
 
 
-class UpcastingEventStore:
+class UpcastingEventStore(WrappedEventStore):
     """An event store whose events are read in the newest form. What is stored stays as it is."""
 
     def __init__(self, store: EventStore, upcasters: Upcasters) -> None:
-        self._store = store
+        super().__init__(store)
         self._upcasters = upcasters
-
-    async def append(
-        self,
-        aggregate: Aggregate,
-        events: Sequence[AnyNewEvent],
-        *,
-        expected_version: int | None = None,
-        idempotency_key: str | None = None,
-        durability: Durability | Level = "memory",
-    ) -> Appended:
-        """As :meth:`EventStore.append`."""
-        return await self._store.append(
-            aggregate,
-            events,
-            expected_version=expected_version,
-            idempotency_key=idempotency_key,
-            durability=durability,
-        )
-
-    async def find_append(self, aggregate: Aggregate, idempotency_key: str) -> Appended | None:
-        """As :meth:`EventStore.find_append`."""
-        return await self._store.find_append(aggregate, idempotency_key)
 
     async def read(
         self, aggregate: Aggregate, from_version: int = 1, limit: int | None = None
     ) -> EventStream:
         """As :meth:`EventStore.read`, in the newest form."""
-        return self._upcasters.apply_all(await self._store.read(aggregate, from_version, limit))
+        return self._upcasters.apply_all(await super().read(aggregate, from_version, limit))

@@ -87,7 +87,7 @@ class CommandOptions:
     """Which completed jobs are kept: the last thousand."""
     remove_on_fail: bool | int | KeepJobs = False
     """Which failed jobs are removed: none, they wait for a person."""
-    durability: Durability | Level = "memory"
+    durability: Durability | Level | None = None
     """How safe a command must be when ``send`` returns, and its events when it has been executed."""
 
     def __post_init__(self) -> None:
@@ -97,7 +97,8 @@ class CommandOptions:
             raise InvalidValue("backoff", self.backoff, "a Backoff, fixed or exponential")
         if self.max_wait is not None:
             milliseconds("max_wait", self.max_wait)
-        Durability.of(self.durability)
+        if self.durability is not None:
+            Durability.of(self.durability)
         self.job_options()
 
     def job_options(self, delay: int = 0, telemetry: str | None = None) -> JobOptions:
@@ -346,7 +347,7 @@ class CommandDispatcher(Generic[Payload]):
         return sent
 
     def _durability(self, given: Durability | Level | None) -> Durability:
-        return Durability.of(self.options.durability if given is None else given)
+        return Durability.of(given or self.options.durability or "memory")
 
     def _check(
         self, payload: Any, tenant: str, idempotency_key: str | None, metadata: Mapping[str, Any] | None

@@ -57,11 +57,11 @@ class MemoryEventStore:
         *,
         expected_version: int | None = None,
         idempotency_key: str | None = None,
-        durability: Durability | Level = "memory",
+        durability: Durability | Level | None = None,
     ) -> Appended:
         """As :meth:`EventStore.append`. Memory can be no more durable than ``memory``."""
         check_append(aggregate, events, expected_version, idempotency_key)
-        wanted = Durability.of(durability)
+        wanted = Durability.of(durability or "memory")
         if wanted.level != "memory":
             raise DurabilityRefused(f"events in memory cannot be as durable as {wanted.level}")
         kept = self._kept.get(aggregate, _Kept())
