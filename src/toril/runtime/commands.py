@@ -53,7 +53,7 @@ from toril.queue.options import Milliseconds, milliseconds
 from toril.queue.outcomes import Delayed, Retried, backoff_delay, failed
 from toril.queue.queue import BULK_BYTES, BULK_JOBS
 from toril.queue.store import Clock, wall_clock
-from toril.runtime.inline import InlineQueue, Verdict
+from toril.runtime.inline import InlineQueue, InlineWorker, Verdict
 from toril.runtime.job_ids import job_id_of
 
 if TYPE_CHECKING:  # it needs OpenTelemetry, which is an extra
@@ -157,7 +157,7 @@ class WorkerSettings(TypedDict, total=False):
 
 
 class CommandWorker(Protocol):
-    """What executes sent commands: a :class:`toril.queue.Worker`, or the queue in this process."""
+    """What executes sent commands: a :class:`toril.queue.Worker`, or its like in this process."""
 
     async def start(self) -> None:
         """Begin to work. Returns at once."""
@@ -406,11 +406,12 @@ class CommandDispatcher(Generic[Payload]):
         """What executes sent commands, to be started: as many as you like, in any process.
 
         It executes as many at once as the handler says (else 10). A command whose worker is lost more than
-        ten times has failed. Without a connection, it is what runs in this process already.
+        ten times has failed. Without a connection, what was sent is executed in this process anyhow, and
+        closing this waits for it.
         """
         if self._redis is None:
             assert self.inline is not None
-            return self.inline
+            return InlineWorker(self.inline)
         given: WorkerSettings = {
             "concurrency": self.handler.concurrency or CONCURRENCY,
             "max_stalled_count": MAX_STALLED,

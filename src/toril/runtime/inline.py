@@ -93,36 +93,25 @@ class InlineQueue(Generic[Work]):
         self._lanes: dict[str, _Lane[Work]] = {}
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closing = False
-        self._over = asyncio.Event()
+        self._hurries = 0
+        """How many calls of :meth:`drain` are under way."""
+        self._closed = False
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Nothing: it begins with the first command that is sent."""
-
-    async def run(self) -> None:
-        """Return when it is closed."""
-        await self._over.wait()
+    async def drain(self) -> None:
+        """Do now what waits: until that is done, nothing is delayed, also no next attempt."""
+        self._hurries += 1
+        try:
+            while self._tasks:
+                for lane in self._lanes.values():
+                    lane.changed.set()
+                await asyncio.wait(self._tasks)
+        finally:
+            self._hurries -= 1
 
     async def close(self) -> None:
-        """Take no more, and do now what waits: nothing is delayed any longer, also no next attempt."""
-        self._closing = True
-        for lane in self._lanes.values():
-            lane.changed.set()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-        self._over.set()
+        """Take no more, and :meth:`drain`."""
+        self._closed = True
+        await self.drain()
 
     @property
     def waiting(self) -> int:
@@ -131,7 +120,7 @@ class InlineQueue(Generic[Work]):
 
     def check_open(self) -> None:
         """Refuse what comes after :meth:`close`."""
-        if self._closing:
+        if self._closed:
             raise QueueError(f"{self.name} is closed: nothing was sent")
 
     def send(self, job_id: str | None, work: Work) -> str:
@@ -172,7 +161,7 @@ class InlineQueue(Generic[Work]):
         loop = asyncio.get_running_loop()
         try:
             while lane.pending is not None:
-                while not self._closing and (left := lane.pending.due - loop.time()) > 0:
+                while not self._hurries and (left := lane.pending.due - loop.time()) > 0:
                     lane.changed.clear()
                     try:
                         async with asyncio.timeout(left):
@@ -205,3 +194,35 @@ class InlineQueue(Generic[Work]):
             work, delay, first = lane.following
             lane.following = None
             lane.pending = _Pending(work, loop.time() + delay, first)
+
+
+class InlineWorker(Generic[Work]):
+    """What a worker is where there is no server: the queue works by itself, and closing this drains it."""
+
+    def __init__(self, queue: InlineQueue[Work]) -> None:
+        self._queue = queue
+        self._over = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Nothing: the queue works from the first command on."""
+
+    async def run(self) -> None:
+        """Return when this is closed."""
+        await self._over.wait()
+
+    async def close(self) -> None:
+        """Return when all that was sent is done. More can be sent."""
+        await self._queue.drain()
+        self._over.set()
