@@ -6,10 +6,10 @@ process. Both keep the same promises, except for what a process that dies takes 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -34,18 +34,37 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """When it first failed (ms)."""
     last_at: int = 0
     """When it was last tried (ms)."""
+    begun: int = 0
+    """Attempts in a row that began and have not ended: where a worker dies of one, it never does."""
+
+
+Stage = Literal["before", "open", "over", "finished"]
+"""Of a partition, for a processor: its turn has not come, as older epochs are not done with; it is worked on;
+all its events are processed or parked, and no more will come; and nothing is parked any more either."""
+
+
+class Strikes(NamedTuple):
+    """How often in a row a worker died while one event was running alone."""
+
+    deaths: int
+    aggregate: str
+    version: int
 
 
 class Lease(NamedTuple):
-    """A partition that is ours for a processor."""
+    """A partition that is a worker's for a processor."""
 
     partition: Partition
+    worker: str
     position: Position
     fence: int
     tail: int
     """The last ordinal there was: what comes later, nobody before us can have processed."""
+    commits: int = 0
+    """How many commits there were: the next one is the one after."""
     deaths: int = 0
     """How often in a row a worker went without giving it back, and without having got anywhere."""
+    strikes: Strikes | None = None
 
 
 class Loaded(NamedTuple):
@@ -56,6 +75,10 @@ class Loaded(NamedTuple):
     version: int
     """Up to which version events are processed."""
     state: bytes | None
+    event_id: str = ""
+    """The event that the checkpoint is about: the last one processed, or the one that waits."""
+    updated_at: int = 0
+    """When it came to this status (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +135,16 @@ class Begin:
 
     aggregate: str
     version: int
-    event_id: str
 
 
-Change = Begin | Done | Park | More | Resume | Later
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """The parked events of an aggregate are in the next epoch now."""
+
+    aggregate: str
+
+
+Change = Begin | Done | Park | More | Resume | Later | Handed
 
 
 class Backend(Protocol):
@@ -125,8 +154,8 @@ class Backend(Protocol):
         """All partitions, oldest epoch first."""
         ...
 
-    async def ready(self, processor: str, partition: Partition) -> bool:
-        """Whether a partition's turn has come: all of the epochs before it is processed."""
+    async def stages(self, processor: str, finished: Collection[Partition]) -> dict[Partition, Stage]:
+        """How far a processor is with each partition, oldest epoch first; some are known to be finished."""
         ...
 
     async def register(self, processor: str, start: str) -> None:
@@ -137,10 +166,16 @@ class Backend(Protocol):
         """Be known as a worker for this long (0: no more); who else is."""
         ...
 
-    async def lease(
+    async def take(
         self, processor: str, worker: str, partitions: Iterable[Partition], lasts: float
-    ) -> dict[Partition, Lease]:
-        """Take or keep partitions; those that are ours now."""
+    ) -> list[Lease]:
+        """Take partitions that nobody has, each with a new fence; those that are ours now."""
+        ...
+
+    async def keep(
+        self, processor: str, worker: str, partitions: Iterable[Partition], lasts: float
+    ) -> dict[Partition, int]:
+        """Keep partitions that we have; those that are still ours, with their fences."""
         ...
 
     async def release(self, processor: str, worker: str, partitions: Iterable[Partition]) -> None:
@@ -159,15 +194,22 @@ class Backend(Protocol):
         self,
         processor: str,
         lease: Lease,
+        number: int,
         position: Position,
         changes: Sequence[Change],
         *,
         awaited: bool = False,
-    ) -> list[bool]:
-        """Note changes and move the position, in one step; which changes were new.
+    ) -> None:
+        """Note changes and move the position, in one step.
 
-        Raises :class:`~toril.log.ReaderFenced` where the lease is another's.
+        ``number`` is one more with each commit: one that is made again, because its answer was lost, changes
+        nothing, and one that does not follow the last one there is, because that was lost in a failover, is
+        refused. Raises :class:`~toril.log.ReaderFenced` where the lease is another's.
         """
+        ...
+
+    async def hand_on(self, processor: str, partition: Partition, key: str) -> None:
+        """Have the next epoch go on with the parked events of an aggregate. They stay here as well."""
         ...
 
     async def tail(self, partition: Partition) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from toril.aggregate import Aggregate
@@ -20,12 +20,14 @@ from toril.runtime.backend import (
     Begin,
     Change,
     Done,
+    Handed,
     Later,
     Lease,
     Loaded,
     More,
     Park,
     Resume,
+    Stage,
     Trouble,
 )
 from toril.stores.memory import MemoryEventStore
@@ -38,9 +40,10 @@ class _Reader:
         self.position = position
         self.fence = 0
         self.owner: tuple[str, float] | None = None
+        self.commits = 0
         self.deaths = 0
-        self.checkpoints: dict[str, tuple[str, int]] = {}
-        """By aggregate: status, and the version it is about."""
+        self.checkpoints: dict[str, tuple[str, int, str, int]] = {}
+        """By aggregate: status, the version and the event it is about, and since when (ms)."""
         self.states: dict[str, bytes] = {}
         self.waiting: dict[str, float] = {}
         self.troubles: dict[str, Trouble] = {}
@@ -76,7 +79,7 @@ class MemoryBackend:
             events,
             expected_version=expected_version,
             idempotency_key=idempotency_key,
-            durability=durability or "memory",
+            durability=durability,
         )
         if not done.repeated:
             for version, event in enumerate(events, done.first_version):
@@ -105,8 +108,10 @@ class MemoryBackend:
     async def partitions(self) -> list[Partition]:
         return [ONLY]
 
-    async def ready(self, processor: str, partition: Partition) -> bool:
-        return bool(processor) and partition == ONLY
+    async def stages(self, processor: str, finished: Collection[Partition]) -> dict[Partition, Stage]:
+        assert processor
+        assert not finished
+        return {ONLY: "open"}
 
     async def register(self, processor: str, start: str) -> None:
         if processor not in self._readers:
@@ -120,22 +125,29 @@ class MemoryBackend:
             del known[name]
         return sorted(known)
 
-    async def lease(
+    async def take(
         self, processor: str, worker: str, partitions: Iterable[Partition], lasts: float
-    ) -> dict[Partition, Lease]:
-        found = {}
+    ) -> list[Lease]:
+        its = self._readers.get(processor)
+        if its is None or not list(partitions):
+            return []
         now = time.monotonic()
-        for partition in partitions:
-            its = self._readers[processor]
-            if its.owner is not None and its.owner[0] != worker:
-                if its.owner[1] > now:
-                    continue
-                its.deaths += 1
-            if its.owner is None or its.owner[0] != worker:
-                its.fence += 1
-            its.owner = (worker, now + lasts)
-            found[partition] = Lease(partition, its.position, its.fence, len(self._entries), its.deaths)
-        return found
+        if its.owner is not None and its.owner[0] != worker:
+            if its.owner[1] > now:
+                return []
+            its.deaths += its.position.ordinal < len(self._entries)
+        its.fence += 1
+        its.owner = (worker, now + lasts)
+        return [Lease(ONLY, worker, its.position, its.fence, len(self._entries), its.commits, its.deaths)]
+
+    async def keep(
+        self, processor: str, worker: str, partitions: Iterable[Partition], lasts: float
+    ) -> dict[Partition, int]:
+        its = self._readers.get(processor)
+        if its is None or not list(partitions) or its.owner is None or its.owner[0] != worker:
+            return {}
+        its.owner = (worker, time.monotonic() + lasts)
+        return {ONLY: its.fence}
 
     async def release(self, processor: str, worker: str, partitions: Iterable[Partition]) -> None:
         its = self._readers[processor]
@@ -151,20 +163,21 @@ class MemoryBackend:
         its = self._readers[processor]
         found = []
         for key in keys:
-            status, version = its.checkpoints.get(key, ("", 0))
+            status, version, event_id, at = its.checkpoints.get(key, ("", 0, "", 0))
             done = version - 1 if status in ("n", "f") else version
-            found.append(Loaded(status, done, its.states.get(key)))
+            found.append(Loaded(status, done, its.states.get(key), event_id, at))
         return found
 
     async def commit(
         self,
         processor: str,
         lease: Lease,
+        number: int,
         position: Position,
         changes: Sequence[Change],
         *,
         awaited: bool = False,
-    ) -> list[bool]:
+    ) -> None:
         its = self._readers.get(processor)
         if its is None:
             raise ReaderGone("GONE this processor is not registered: it was retired")
@@ -172,39 +185,46 @@ class MemoryBackend:
             raise ReaderFenced("FENCED another worker runs this processor here now")
         if position.ordinal > len(self._entries):
             raise WrongPosition("PAST the last entry")
-        new = [self._change(its, change) for change in changes]
+        if number != its.commits + 1:
+            raise WrongPosition("NOPLACE the commit does not follow the last one there is")
+        for change in changes:
+            self._change(its, change)
+        its.commits = number
         if position.ordinal > its.position.ordinal:
             its.position = position
             its.deaths = 0
-            if awaited:
-                self._ring()
-        return new
+        if awaited:
+            self._ring()
 
-    def _change(self, its: _Reader, change: Change) -> bool:
+    async def hand_on(self, processor: str, partition: Partition, key: str) -> None:
+        raise WrongPosition(f"NOPLACE there is no epoch after that of {partition} for {processor}: {key}")
+
+    def _change(self, its: _Reader, change: Change) -> None:
         key = change.aggregate
-        status, version = its.checkpoints.get(key, ("", 0))
+        status, version, _, _ = its.checkpoints.get(key, ("", 0, "", 0))
         done = version - 1 if status in ("n", "f") else version
+        now = time.time_ns() // 1_000_000
         match change:
-            case Begin(_, number, _):
-                its.checkpoints[key] = ("n", number)
-            case Done(_, first, last, _, state):
+            case Begin() | Handed():
+                pass  # who would die of it takes all of this along, and there is one epoch
+            case Done(_, first, last, event_id, state):
                 if done >= last:
-                    return False
+                    return
                 if status == "f" or (status and first != done + 1) or (status == "n" and key in its.waiting):
                     raise WrongPosition("NOPLACE other events of this aggregate were processed")
-                its.checkpoints[key] = ("p", last)
+                its.checkpoints[key] = ("p", last, event_id, now)
                 self._keep(its, key, state)
             case Park(_, trouble, due, entries):
-                its.checkpoints[key] = ("f" if trouble.status == "failed" else "n", trouble.version)
+                letter = "f" if trouble.status == "failed" else "n"
+                its.checkpoints[key] = (letter, trouble.version, trouble.event_id, now)
                 its.waiting[key], its.troubles[key] = due, trouble
                 its.parked[key] += entries
             case More(_, entries):
                 its.parked[key] += entries
-            case Resume(_, number, _, state):
-                if done >= number:
-                    return False
+                its.waiting.setdefault(key, 0.0)
+            case Resume(_, number, event_id, state):
                 del its.parked[key][0]
-                its.checkpoints[key] = ("p", number)
+                its.checkpoints[key] = ("p", number, event_id, now)
                 its.troubles.pop(key, None)
                 self._keep(its, key, state)
                 if its.parked[key]:
@@ -212,9 +232,9 @@ class MemoryBackend:
                 else:
                     its.waiting.pop(key, None)
             case Later(_, trouble, due):
-                its.checkpoints[key] = ("f" if trouble.status == "failed" else "n", trouble.version)
+                letter = "f" if trouble.status == "failed" else "n"
+                its.checkpoints[key] = (letter, trouble.version, trouble.event_id, now)
                 its.waiting[key], its.troubles[key] = due, trouble
-        return True
 
     @staticmethod
     def _keep(its: _Reader, key: str, state: bytes | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -15,18 +15,21 @@ from toril.connection.wire import Argument
 from toril.keyspace import PartitionKeys
 from toril.log import GapFound, Log
 from toril.log.entry import Entry, Partition, Position
-from toril.log.errors import ReaderFenced, ReaderGone, WrongPosition
+from toril.log.errors import LogError, ReaderFenced, ReaderGone, WrongPosition
 from toril.runtime.backend import (
     DUE_NEVER,
     Begin,
     Change,
     Done,
+    Handed,
     Later,
     Lease,
     Loaded,
     More,
     Park,
     Resume,
+    Stage,
+    Strikes,
     Trouble,
     pack_entry,
     unpack_entry,
@@ -44,7 +47,14 @@ def _script(verb: str) -> Script:
     return load_script(f"runtime/{verb}", errors=_ERRORS)
 
 
-LEASE, RELEASE, MEMBERS, LOAD, COMMIT = map(_script, ("lease", "release", "members", "load", "commit"))
+LEASE, RELEASE, MEMBERS, LOAD = map(_script, ("lease", "release", "members", "load"))
+COMMIT, INHERIT = map(_script, ("commit", "inherit"))
+
+TRIES = 10
+"""How often an aggregate that went cold is brought back, should it leave again meanwhile."""
+
+AT_ONCE = 50
+"""Aggregates that an epoch before is asked about at a time."""
 
 
 class RedisBackend:
@@ -60,14 +70,24 @@ class RedisBackend:
     async def partitions(self) -> list[Partition]:
         return (await self.log.layout(anew=True)).partitions()
 
-    async def ready(self, processor: str, partition: Partition) -> bool:
-        layout = await self.log.layout()
-        before = [epoch for epoch in layout.epochs if epoch.number < partition.epoch]
-        for epoch in before:
-            for standing in await self.log.each(lambda store: store.look(), epoch.all()):
-                if not standing.sealed or standing.backlog(processor) > 0:
-                    return False
-        return True
+    async def stages(self, processor: str, finished: Collection[Partition]) -> dict[Partition, Stage]:
+        layout = await self.log.layout(anew=True)
+        stages: dict[Partition, Stage] = {}
+        turn = True
+        for epoch in layout.epochs:
+            partitions = epoch.all()
+            stages |= dict.fromkeys(partitions, "open" if turn else "before")
+            if turn and epoch != layout.current:
+                stages |= dict.fromkeys((one for one in partitions if one in finished), "finished")
+                unsure = [one for one in partitions if one not in finished]
+                for standing in await self.log.each(lambda store: store.look(), unsure):
+                    its = standing.readers.get(processor)
+                    if standing.sealed and its is not None and its.position.ordinal >= standing.ordinal:
+                        parked = self._keys(standing.partition).waiting(processor)
+                        some = await self._redis.command("ZCARD", parked)
+                        stages[standing.partition] = "over" if some else "finished"
+                turn = all(stages[one] == "finished" for one in partitions)
+        return stages
 
     async def register(self, processor: str, start: str) -> None:
         await self.log.layout(anew=True)
@@ -79,21 +99,44 @@ class RedisBackend:
         )
         return [name.decode() for name in known]
 
-    async def lease(
+    async def take(
         self, processor: str, worker: str, partitions: Iterable[Partition], lasts: float
-    ) -> dict[Partition, Lease]:
-        async def one(partition: Partition) -> Lease | None:
-            (answer,) = await self._redis.run(
-                LEASE, self._keys(partition), worker, round(lasts * 1000), processor, repeatable=True
+    ) -> list[Lease]:
+        taken = []
+        for partition, answer in (await self._lease("take", processor, worker, partitions, lasts)).items():
+            ordinal, entry_id, fence, tail, commits, deaths, count, version, aggregate = answer
+            lease = Lease(
+                partition=partition,
+                worker=worker,
+                position=Position(int(ordinal), entry_id.decode()),
+                fence=int(fence),
+                tail=int(tail),
+                commits=int(commits),
+                deaths=int(deaths),
+                strikes=Strikes(int(count), aggregate.decode(), int(version)) if aggregate else None,
             )
-            if answer[0] == 0:
-                return None
-            _, ordinal, entry_id, fence, tail, deaths = answer
-            position = Position(int(ordinal), entry_id.decode())
-            return Lease(partition, position, int(fence), int(tail), int(deaths))
+            taken.append(lease)
+        return taken
 
-        leases = await asyncio.gather(*map(one, partitions))
-        return {lease.partition: lease for lease in leases if lease is not None}
+    async def keep(
+        self, processor: str, worker: str, partitions: Iterable[Partition], lasts: float
+    ) -> dict[Partition, int]:
+        kept = await self._lease("keep", processor, worker, partitions, lasts)
+        return {partition: int(answer[2]) for partition, answer in kept.items()}
+
+    async def _lease(
+        self, how: str, processor: str, worker: str, partitions: Iterable[Partition], lasts: float
+    ) -> dict[Partition, list[bytes]]:
+        """What ``lua/runtime/lease.lua`` says of the partitions that are ours now."""
+
+        async def one(partition: Partition) -> tuple[Partition, list[bytes]]:
+            (answer,) = await self._redis.run(
+                LEASE, self._keys(partition), worker, round(lasts * 1000), how, processor, repeatable=True
+            )
+            return partition, answer
+
+        answers = await asyncio.gather(*map(one, partitions))
+        return {partition: its for partition, (ours, *its) in answers if ours}
 
     async def release(self, processor: str, worker: str, partitions: Iterable[Partition]) -> None:
         await asyncio.gather(
@@ -112,64 +155,130 @@ class RedisBackend:
 
     async def load(self, processor: str, partition: Partition, keys: Sequence[str]) -> list[Loaded]:
         await self._adopt(processor, partition, keys)
-        found = await self._redis.run(LOAD, self._keys(partition), processor, *keys)
-        return [_loaded(checkpoint.decode(), state) for checkpoint, state in found]
+        return [
+            _loaded(checkpoint, state)
+            for checkpoint, state in await self._checkpoints(processor, partition, keys)
+        ]
+
+    async def _checkpoints(
+        self, processor: str, partition: Partition, keys: Sequence[str]
+    ) -> list[tuple[str, bytes]]:
+        """Checkpoints and states; aggregates that went cold come back for it."""
+        found: dict[str, tuple[str, bytes]] = {}
+        for _ in range(TRIES):
+            missing = [key for key in keys if key not in found]
+            if not missing:
+                return [found[key] for key in keys]
+            for key, (first, *rest) in zip(
+                missing,
+                await self._redis.run(LOAD, self._keys(partition), processor, *missing),
+                strict=True,
+            ):
+                if rest:
+                    found[key] = first.decode(), rest[0]
+                elif not await self._bring_back(partition, key, first):
+                    found[key] = "", b""
+        raise LogError("a cold aggregate could not be brought back in ten tries")
+
+    async def _bring_back(self, partition: Partition, key: str, said: bytes) -> bool:
+        """Have an aggregate here that a script has missed; False where there is none any more."""
+        aggregate, asked = Aggregate.parse(key), int(said[2:])
+        if said.startswith(b"E") and not await self.log.whereabouts(aggregate):
+            return False
+        layout = await self.log.layout()
+        if partition.epoch == layout.current.number:
+            await self.log.bring_back(self.log.store(partition), aggregate, asked)
+            return True
+        # It left before its epoch ended, and does not come back to it: what processors need of it does.
+        home = self.log.store(layout.current.of(aggregate))
+        if not await home.fields(aggregate):
+            await self.log.bring_back(home, aggregate, (await home.look()).now)
+        flat = await self.log.fields(aggregate)
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        kept = [b"v", fields.get(b"v", b"0")]
+        for name, value in fields.items():
+            if name.startswith((b"c:", b"s:")):
+                kept += (name, value)
+        await self._redis.command("HSET", self._keys(partition).aggregate(key), *kept, repeatable=True)
+        return True
 
     async def _adopt(self, processor: str, partition: Partition, keys: Sequence[str]) -> None:
-        """While the epoch before exists, its checkpoints may be further than those carried over."""
+        """While an epoch before exists, its checkpoints may be further than those carried over."""
         layout = await self.log.layout()
-        for epoch in layout.epochs:
-            if epoch.number >= partition.epoch:
-                break
-            for key in keys:
-                aggregate = Aggregate.parse(key)
-                ((checkpoint, state),) = await self._redis.run(
+        before = [epoch for epoch in layout.epochs if epoch.number < partition.epoch]
+        if not before:
+            return
+        await self._checkpoints(processor, partition, keys)  # so that they are here
+
+        async def one(key: str) -> None:
+            aggregate = Aggregate.parse(key)
+            for epoch in before:
+                ((checkpoint, *state),) = await self._redis.run(
                     LOAD, self._keys(epoch.of(aggregate)), processor, key
                 )
-                if checkpoint:
+                if state and checkpoint:
                     name = processor.encode()
-                    fields = [b"c:" + name, checkpoint, *([b"s:" + name, state] if state else [])]
+                    fields = [b"c:" + name, checkpoint, *([b"s:" + name, state[0]] if state[0] else [])]
                     await self.log.store(partition).adopt(key, fields)
+
+        for first in range(0, len(keys), AT_ONCE):
+            await asyncio.gather(*map(one, keys[first : first + AT_ONCE]))
 
     async def commit(
         self,
         processor: str,
         lease: Lease,
+        number: int,
         position: Position,
         changes: Sequence[Change],
         *,
         awaited: bool = False,
-    ) -> list[bool]:
-        store = self.log.store(lease.partition)
-        left = list(enumerate(changes))
-        new = [False] * len(changes)
-        while True:
+    ) -> None:
+        left = list(changes)
+        for _ in range(TRIES):
             args: list[Argument] = [
                 processor,
+                lease.worker,
                 lease.fence,
+                number,
                 position.ordinal,
                 position.id,
                 self.log.limits.grain_ms,
                 int(awaited),
             ]
-            for _, change in left:
+            for change in left:
                 args += _arguments(change)
-            results = await self._redis.run(COMMIT, store.keys, *args, repeatable=True)
-            cold = []
-            for (place, change), result in zip(left, results, strict=True):
+            results = await self._redis.run(COMMIT, self._keys(lease.partition), *args, repeatable=True)
+            missing: dict[str, bytes] = {}
+            for change, result in zip(left, results, strict=bool(results)):
                 if result == b"O":
                     raise WrongPosition(
-                        f"NOPLACE {processor} has processed other events of this aggregate: {change!r}"
+                        f"NOPLACE {processor} has processed other events of an aggregate in {lease.partition}"
                     )
-                if result[:1] == b"F":
-                    cold.append((place, change))
-                    aggregate = Aggregate.parse(change.aggregate)
-                    await self.log.bring_back(store, aggregate, int(result[2:]))
-                else:
-                    new[place] = result == b"A"
-            if not cold:
-                return new
-            left = cold
+                if result[:1] in (b"F", b"E"):
+                    missing[change.aggregate] = result
+            if not missing:
+                return
+            gone = {
+                key for key, said in missing.items() if not await self._bring_back(lease.partition, key, said)
+            }
+            left = [change for change in left if change.aggregate not in gone]
+        raise LogError("a cold aggregate could not be brought back in ten tries")
+
+    async def hand_on(self, processor: str, partition: Partition, key: str) -> None:
+        aggregate, keys = Aggregate.parse(key), self._keys(partition)
+        layout = await self.log.layout()
+        following = layout.epoch(partition.epoch + 1).of(aggregate)
+        due = await self._redis.command("ZSCORE", keys.waiting(processor), key)
+        record = await self._redis.command("HGET", keys.trouble(processor), key)
+        entries = await self._redis.command("LRANGE", keys.parked(f"{processor} {key}"), 0, -1)
+        ((checkpoint, state),) = await self._checkpoints(processor, partition, [key])
+        args = [processor, key, due or b"0", record or b"", checkpoint, state, *entries]
+        for _ in range(TRIES):
+            said = await self._redis.run(INHERIT, self._keys(following), *args, repeatable=True)
+            if said == b"A" or not await self._bring_back(following, key, said):
+                return
+        raise LogError("a cold aggregate could not be brought back in ten tries")
 
     async def tail(self, partition: Partition) -> int:
         return await self.log.store(partition).last_ordinal()
@@ -213,7 +322,15 @@ class RedisBackend:
         if not keys:
             return set()
         due = await self._redis.command("ZMSCORE", self._keys(partition).waiting(processor), *keys)
-        return {key for key, score in zip(keys, due, strict=True) if score is not None}
+        found = {key for key, score in zip(keys, due, strict=True) if score is not None}
+        # What this epoch has handed on is in the next one before it is gone from here.
+        for epoch in (await self.log.layout()).epochs:
+            if epoch.number > partition.epoch:
+                for key in [key for key in keys if key not in found]:
+                    home = self._keys(epoch.of(Aggregate.parse(key)))
+                    if await self._redis.command("ZSCORE", home.waiting(processor), key) is not None:
+                        found.add(key)
+        return found
 
     async def parked_entries(self, processor: str, partition: Partition, key: str, most: int) -> list[Entry]:
         found = await self._redis.command(
@@ -272,8 +389,10 @@ def _position(line: bytes) -> Position:
 def _loaded(checkpoint: str, state: bytes) -> Loaded:
     if not checkpoint:
         return Loaded("", 0, state or None)
-    status, version = checkpoint[0], int(checkpoint[1 : checkpoint.index(" ")])
-    return Loaded(status, version if status == "p" else version - 1, state or None)
+    status, (version, rest) = checkpoint[0], checkpoint[1:].split(" ", 1)
+    event_id, _, updated_at = rest.rpartition(" ")
+    processed = int(version) if status == "p" else int(version) - 1
+    return Loaded(status, processed, state or None, event_id, int(updated_at))
 
 
 def _due(due: float) -> str:
@@ -287,8 +406,8 @@ def _about(trouble: Trouble) -> tuple[int, str, str]:
 def _arguments(change: Change) -> list[Argument]:
     key = change.aggregate
     match change:
-        case Begin(_, version, event_id):
-            return ["B", key, version, event_id]
+        case Begin(_, version):
+            return ["B", key, version]
         case Done(_, first, last, event_id, state):
             return ["D", key, first, last, event_id, int(state is not None), state or b""]
         case Park(_, trouble, due, entries):
@@ -298,6 +417,8 @@ def _arguments(change: Change) -> list[Argument]:
         case More(_, entries):
             return ["M", key, len(entries), *map(pack_entry, entries)]
         case Resume(_, version, event_id, state):
-            return ["U", key, version, event_id, 1, int(state is not None), state or b""]
+            return ["U", key, version, event_id, int(state is not None), state or b""]
         case Later(_, trouble, due):
             return ["L", key, *_about(trouble), _due(due), msgspec.json.encode(trouble)]
+        case Handed():
+            return ["H", key]

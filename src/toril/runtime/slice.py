@@ -11,8 +11,17 @@ from typing import Any
 
 from toril.events.projection import ProjectionState
 from toril.log.entry import Entry, Position
-from toril.runtime.backend import DUE_NEVER, Change, Done, Lease, More
+from toril.runtime.backend import DUE_NEVER, Change, Done, Lease, More, Park, Resume
 from toril.runtime.fair import Turns
+
+CAREFUL_AFTER = 2
+"""Workers that died in a row, without having got anywhere, after which events run one by one."""
+
+STRIKES = 2
+"""Workers that died in a row while one event was running alone, after which that event is parked."""
+
+BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Bytes in one commit, passed by one change at most."""
 
 
 class Slot:
@@ -38,15 +47,28 @@ class Chain:
         self.busy = False
         """It runs, or stands in line."""
 
+    def give_up(self) -> list[Slot]:
+        """Take all its events away from it."""
+        slots = list(self.slots)
+        self.slots.clear()
+        return slots
+
+    def rest(self) -> None:
+        """It neither runs nor stands in line; where it has no events, it is forgotten."""
+        self.busy = False
+        if not self.slots and self.part.chains.get(self.key) is self:
+            del self.part.chains[self.key]
+
 
 class Slice:
     """See the module's text."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, read_ahead: int = 0) -> None:
         self.lease = lease
         self.partition = lease.partition
         self.position: Position = lease.position
         """Up to where everything is committed."""
+        self.commits = lease.commits
         self.at: Position = lease.position
         """Up to where it was read."""
         self.window: deque[Slot] = deque()
@@ -60,15 +82,14 @@ class Slice:
         self.mores: Counter[str] = Counter()
         """Aggregates with events on their way to be parked."""
         self.running = 0
-        """Handlers that run."""
+        """Events that run."""
         self.states: dict[str, ProjectionState[Any]] = {}
         """Projections: states at hand, as they are after all that was noted."""
         self.known: dict[str, int] = {}
         """Aggregates whose checkpoint was looked at, and up to which version others processed them."""
-        self.suspects: dict[str, int] = {}
-        """Aggregates with an event that was running when its worker died, one by one: its version."""
         self.tasks: set[asyncio.Task[None]] = set()
-        self.pending: deque[tuple[Change, Sequence[Slot], asyncio.Future[bool] | None]] = deque()
+        self.committer: asyncio.Task[None] | None = None
+        self.pending: deque[tuple[Change, Sequence[Slot], asyncio.Future[None] | None]] = deque()
         self.to_commit = asyncio.Event()
         self.idle = asyncio.Event()
         """Nothing is to be committed, and no commit is under way."""
@@ -77,10 +98,26 @@ class Slice:
         """Counts the bells; 0 when all that was heard of was read."""
         self.draining = False
         self.dropped = False
-        self.careful = lease.deaths >= 3
-        """Workers died here without getting anywhere: one event at a time, and each begins on record."""
+        self.over = False
+        """All its events are processed or parked, and no more will come: what is parked is handed on."""
+        self.careful_until = 0
+        """Up to this ordinal events run one at a time, each begun on record: workers may have died of one."""
+        if lease.deaths >= CAREFUL_AFTER:
+            self.careful_until = min(lease.tail, lease.position.ordinal + read_ahead)
+        strikes = lease.strikes
+        self.culprit = (
+            (strikes.aggregate, strikes.version)
+            if strikes is not None and strikes.deaths >= STRIKES
+            else None
+        )
+        """The event that workers die of, where it was found."""
         self.keep_until = 0.0
         """When the lease ends, by our own clock."""
+
+    @property
+    def careful(self) -> bool:
+        """Whether events run one by one."""
+        return self.position.ordinal < self.careful_until
 
     def is_ours(self) -> bool:
         """Whether something new may be begun."""
@@ -105,28 +142,32 @@ class Slice:
         """Have a change committed, and with it the slots done."""
         self._put(change, slots, None)
 
-    async def noted(self, change: Change, slots: Sequence[Slot] = ()) -> bool:
-        """The same, and wait until it is; whether it was new."""
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    async def noted(self, change: Change, slots: Sequence[Slot] = ()) -> None:
+        """The same, and wait until it is."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._put(change, slots, done)
-        return await done
+        await done
 
-    def _put(self, change: Change, slots: Sequence[Slot], done: asyncio.Future[bool] | None) -> None:
+    def _put(self, change: Change, slots: Sequence[Slot], done: asyncio.Future[None] | None) -> None:
         if isinstance(change, More):
             self.mores[change.aggregate] += 1
         self.pending.append((change, slots, done))
         self.idle.clear()
         self.to_commit.set()
 
-    def take(self, most: int) -> tuple[list[Change], list[list[asyncio.Future[bool]]], Position]:
-        """What is to be committed now: changes, who waits for each, and the position they lead to."""
+    def take(self, most: int) -> tuple[list[Change], list[asyncio.Future[None]], Position]:
+        """What is to be committed now: changes, who waits for them, and the position they lead to."""
         changes: list[Change] = []
-        waiting: list[list[asyncio.Future[bool]]] = []
+        waiting: list[asyncio.Future[None]] = []
         last_of: dict[str, int] = {}
-        while self.pending and len(changes) < most:
+        size = 0
+        while self.pending and len(changes) < most and size < BYTES_AT_ONCE:
             change, slots, done = self.pending.popleft()
+            size += _size(change)
             for slot in slots:
                 slot.done = True
+            if done is not None:
+                waiting.append(done)
             place = last_of.get(change.aggregate)
             before = changes[place] if place is not None else None
             if isinstance(change, Done) and isinstance(before, Done) and before.last + 1 == change.first:
@@ -134,30 +175,48 @@ class Slice:
                 assert place is not None
                 changes[place] = replace(change, first=before.first)
             else:
-                place = last_of[change.aggregate] = len(changes)
+                last_of[change.aggregate] = len(changes)
                 changes.append(change)
-                waiting.append([])
-            if done is not None:
-                waiting[place].append(done)
-        return changes, waiting, self.reached()
+        return changes, waiting, self._reached()
 
-    def reached(self) -> Position:
+    def _reached(self) -> Position:
         """Up to where everything is done."""
         position = self.position
         while self.window and self.window[0].done:
             position = self.window.popleft().entry.position
         return position
 
+    def committed(self, changes: Sequence[Change], position: Position) -> None:
+        """What was taken is committed."""
+        self.commits += 1
+        self.position = position
+        for change in changes:
+            if isinstance(change, More):
+                self.mores[change.aggregate] -= 1
+                if not self.mores[change.aggregate]:
+                    del self.mores[change.aggregate]
+
     def drop(self) -> None:
         """It is no longer ours: nothing more is begun, and nothing more is committed."""
         self.dropped = True
         self.turns.clear()
         self.chains.clear()
-        for task in self.tasks:
-            task.cancel()
+        for task in (*self.tasks, self.committer):
+            if task is not None:
+                task.cancel()
         while self.pending:
             _, _, done = self.pending.popleft()
             if done is not None and not done.done():
                 done.cancel()
         self.idle.set()
         self.to_commit.set()
+
+
+def _size(change: Change) -> int:
+    match change:
+        case Park(entries=entries) | More(entries=entries):
+            return sum(len(entry.body) for entry in entries)
+        case Done(state=state) | Resume(state=state):
+            return len(state or b"")
+        case _:
+            return 0

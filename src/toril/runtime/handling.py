@@ -1,0 +1,108 @@
+"""Handlers: many events at once, those of one aggregate in order, tenants in turns over all partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+
+from toril.events.errors import HandlerError
+from toril.events.event import AnyEvent
+from toril.runtime.backend import Begin, Done
+from toril.runtime.desk import LOOK_ANYWAY, Desk
+from toril.runtime.fair import Turns
+from toril.runtime.processing import line_up
+from toril.runtime.slice import Chain, Slice
+from toril.runtime.trouble import Troubles
+from toril.runtime.work import HandlerWork
+
+
+class Handling:
+    """See the module's text."""
+
+    def __init__(self, desk: Desk, work: HandlerWork, troubles: Troubles) -> None:
+        self._desk = desk
+        self._work = work
+        self._troubles = troubles
+        self._line: Turns[Chain] = Turns()
+
+    def stand_in_line(self, chain: Chain) -> None:
+        """Handlers have one line for all partitions."""
+        self._line.put(chain.tenant, chain)
+
+    async def run(self) -> None:
+        """Run handlers, until it is cancelled."""
+        desk = self._desk
+        while True:
+            desk.wake_work.clear()
+            # Whoever tries a parked event again needs one as well: it is kept only for as long as it is used.
+            await desk.free.acquire()
+            chain = None if desk.is_paused() else self._take_turn()
+            if chain is not None:
+                chain.part.running += 1
+                task = desk.spawn(chain.part, self._handle(chain))
+                task.add_done_callback(partial(self._ended, chain))
+                continue
+            desk.free.release()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(desk.wake_work.wait(), LOOK_ANYWAY)
+
+    def _ended(self, chain: Chain, _: asyncio.Task[None]) -> None:
+        # Not in the task itself: one that is cancelled before it began never comes to its end.
+        chain.part.running -= 1
+        self._desk.free.release()
+        line_up(self._desk, self, chain)
+
+    def _take_turn(self) -> Chain | None:
+        """The next aggregate, of the tenant whose turn it is, in whatever partition."""
+        held_up: list[Chain] = []
+        found: Chain | None = None
+        while self._line and found is None:
+            chain = self._line.take()
+            if not self._desk.still_has(chain.part):
+                chain.rest()
+            elif chain.part.careful and chain.part.running:
+                held_up.append(chain)
+            elif self._desk.tenant_is_paused(chain.key):
+                self._troubles.park_paused(chain)
+            else:
+                found = chain
+        for chain in held_up:
+            self._line.put(chain.tenant, chain)
+        return found
+
+    async def _handle(self, chain: Chain) -> None:
+        part, slot = chain.part, chain.slots[0]
+        entry = slot.entry
+        try:
+            event = self._work.event(entry)
+            if part.careful:
+                await part.noted(Begin(chain.key, entry.version))
+            await self._work.handle(event, 1)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            self._troubles.park_failed(part, chain.give_up(), HandlerError("the handler was cancelled"))
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to this event
+            self._troubles.park_failed(part, chain.give_up(), problem)
+        else:
+            chain.slots.popleft()
+            part.note(Done(chain.key, entry.version, entry.version, event.id), [slot])
+            self._desk.counts.processed += 1
+
+    async def attempt(self, part: Slice, event: AnyEvent, attempt: int) -> bytes | None:
+        """One more attempt at an event."""
+        assert not part.careful
+        try:
+            await self._work.handle(event, attempt)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise HandlerError("the handler was cancelled") from None
+        return None
+
+
+def is_cancelled() -> bool:
+    """Whether it is this task that is to end, and not something that a handler has waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
