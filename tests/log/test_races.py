@@ -21,6 +21,7 @@ from toril.log import (
     LogDiverged,
     MemoryColdStore,
     Partition,
+    ReaderGone,
     Retention,
     WrongPosition,
 )
@@ -307,6 +308,21 @@ async def test_retention_safe_a_subscription_crosses_into_an_epoch_without_a_gap
         seen = [entry async for batch in tail.until_now() for entry in batch.entries]
         assert len(seen) == 1010
         assert {entry.body for entry in seen} == {b"new"}
+
+
+async def test_a_reader_that_was_retired_is_told_so_where_entries_are_gone(redis: Connection) -> None:
+    """Nothing was kept for it: that is no gap in the log."""
+    log = Log(redis, partitions=1)
+    await log.choose_retention(Retention.archived_by("lake"))
+    await log.append_many([Append(order(number), [b"x"]) for number in range(500)])
+    async with log.reader("lake", start="tail"), log.reader("slow", page=10) as slow:
+        batches = slow.until_now()
+        await anext(batches)
+        await log.retire("slow")
+        assert (await log.trim()).removed
+        await log.append(order(1), [b"y"])
+        with pytest.raises(ReaderGone):
+            await anext(batches)
 
 
 async def test_a_reader_of_some_partitions_waits_for_one_that_nobody_reads(redis: Connection) -> None:

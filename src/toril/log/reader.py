@@ -19,7 +19,7 @@ from toril.connection.subscription import Subscription
 from toril.errors import InvalidValue
 from toril.keyspace import Key
 from toril.log.entry import START, Entry, Partition, Position, Positions
-from toril.log.errors import GapFound, LogDiverged, ReaderGone
+from toril.log.errors import GapFound, LogDiverged, LogError, ReaderGone
 from toril.log.layout import Epoch, Layout
 from toril.log.store import PartitionStore
 
@@ -181,7 +181,7 @@ class Reader:
         for expected, entry in enumerate(found, at.ordinal + 1):
             if entry.ordinal != expected:
                 await self.log.store(partition).check(at)
-                raise _gap(partition, expected, entry.ordinal)
+                raise await self._missing(partition, expected, entry.ordinal)
         self._at[partition] = found[-1].position
         return Batch(partition, [entry for entry in found if entry.key], found[-1].position, self)
 
@@ -258,7 +258,17 @@ class Reader:
             with suppress(_Removed):
                 last = await self._there(store, store.check(at))
                 if last > at.ordinal and not await store.page(at.id, 1):
-                    raise _gap(partition, at.ordinal + 1, None)
+                    raise await self._missing(partition, at.ordinal + 1, None)
+
+    async def _missing(self, partition: Partition, expected: int, found: int | None) -> LogError:
+        """Why an entry is not there: nothing is kept for one that is not registered any more."""
+        if self.name not in (await self.log.store(partition).look()).readers:
+            return ReaderGone("GONE this reader is not registered: it was retired, or silent for too long")
+        there = f"the next one there is {found}" if found is not None else "nothing after it is there"
+        return GapFound(
+            f"GAP partition {partition}: entry {expected} is missing ({there}); it was removed before this "
+            "reader had read it"
+        )
 
     # ------------------------------------------------------------------ epochs
 
@@ -334,11 +344,3 @@ class Reader:
 
 class _Removed(Exception):
     """The partition is of an epoch that is over and was removed."""
-
-
-def _gap(partition: Partition, expected: int, found: int | None) -> GapFound:
-    there = f"the next one there is {found}" if found is not None else "nothing after it is there"
-    return GapFound(
-        f"GAP partition {partition}: entry {expected} is missing ({there}); it was removed before this "
-        "reader had read it"
-    )
