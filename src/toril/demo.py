@@ -1,4 +1,4 @@
-"""What ``make demo`` shows: jobs that survive the death of their server and of their worker."""
+"""What ``make demo`` shows: jobs and events that survive the death of their server and of their workers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from rich.console import Console
 
 from toril import Connection, connect, make_queue_name
 from toril.connection.embedded import ensure_server, stop
+from toril.events import Count, DeclaredProjection, NewEvent, Sum
 from toril.queue import AddJob, Job, Queue, Worker
+from toril.runtime import EngineOptions, EventSourcing, RegisteredPipeline
 
 JOBS = 5_000
+EVENTS = 5_000
+ORDERS = 200
 QUEUE = make_queue_name("reports")
 SHORT = 500
 """Locks and sweeps of half a second, so that one sees a dead worker's jobs come back (default: 30 s)."""
@@ -85,13 +89,75 @@ async def show(home: Path) -> None:
         console.print(
             f"   job {last.id}: {last.data['n']:,}² = {last.return_value:,}, by Python or by Node alike"
         )
+    await show_events(url)
     console.print("[green]Nothing was lost.[/] Next: [bold]toril --help[/], and the guides in docs/")
+
+
+# ---------------------------------------------------------------------------- events
+
+
+class Order(DeclaredProjection):
+    """What an order came to."""
+
+    amount = Sum("data.amount")
+    events = Count()
+
+
+def make_orders(url: str) -> RegisteredPipeline:
+    """A pipeline that adds up orders."""
+    sourcing = EventSourcing(url, partitions=8, options=EngineOptions(lease=1.0))
+    builder = sourcing.register_pipeline().with_name("orders").with_aggregate_type("order")
+    return builder.with_projection("order", None, Order).build()
+
+
+async def process(url: str) -> None:
+    """The process that is going to be killed."""
+    async with make_orders(url).sourcing.worker() as worker:
+        await worker.wait()
+
+
+async def behind(orders: RegisteredPipeline) -> int:
+    """Events that are not in the states yet."""
+    return sum(lag.events for lag in await orders.service.lag())
+
+
+async def show_events(url: str) -> None:
+    """Events, states made of them, and a proof that each event is in its state once."""
+    orders = make_orders(url)
+    async with orders.sourcing:
+        victim = await asyncio.create_subprocess_exec(sys.executable, "-m", "toril.demo", "events", url)
+        stored = [
+            orders.service.store_events("acme", str(n % ORDERS), [NewEvent(type="paid", data={"amount": n})])
+            for n in range(EVENTS)
+        ]
+        await asyncio.gather(*stored)
+        while await behind(orders) > EVENTS // 2:
+            await asyncio.sleep(0.01)
+        victim.kill()
+        await victim.wait()
+        console.print(
+            f"[bold]6.[/] {EVENTS:,} events stored for {ORDERS} orders. kill -9 {victim.pid}: what added them "
+            f"up is gone, {await behind(orders):,} events behind"
+        )
+        async with orders.sourcing.worker():
+            while await behind(orders):
+                await asyncio.sleep(0.02)
+        same = 0
+        for number in range(ORDERS):
+            live = await orders.service.get_projection("order", "acme", str(number))
+            same += live == await orders.service.rebuild_projection("order", "acme", str(number))
+        console.print(
+            f"[bold]7.[/] Another worker took over: {same} of {ORDERS} states are what their events make, "
+            "each counted once"
+        )
+        if same != ORDERS:
+            raise SystemExit("the demo found a state that is not what its events make")
 
 
 def main() -> None:
     """Run the demo in a data directory of its own, and leave nothing behind."""
-    if len(sys.argv) == 2:
-        asyncio.run(work(sys.argv[1]))
+    if len(sys.argv) > 1:
+        asyncio.run(process(sys.argv[2]) if sys.argv[1] == "events" else work(sys.argv[1]))
         return
     with tempfile.TemporaryDirectory(prefix="toril-demo-") as folder:
         try:

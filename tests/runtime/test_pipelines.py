@@ -159,6 +159,11 @@ async def test_failed_events_are_listed_retried_and_skipped(sourcing: EventSourc
             return len(await service.get_failed_events("acme")) == 4  # the projection fails as well
 
         await until(both)
+        checkpoint = await service.get_checkpoint("handler-0", "acme", "1")
+        assert checkpoint is not None
+        assert (checkpoint.status, checkpoint.version, checkpoint.attempts) == ("failed", 2, 3)
+        assert str(checkpoint.key) == "acme:orders:handler-0:order:1"
+        assert await service.get_checkpoint("handler-0", "acme", "9") is None
         failed = await service.get_failed_events("acme", processor="handler-0")
         assert [(one.version, one.attempts) for one in failed] == [(2, 3), (2, 3)]
         assert "it is broken" in failed[0].error
@@ -173,6 +178,9 @@ async def test_failed_events_are_listed_retried_and_skipped(sourcing: EventSourc
 
         await until(skipped)
         assert await service.skipped("total", "acme", "1") == {2}
+        after = await service.get_checkpoint("total", "acme", "1")
+        assert after is not None
+        assert (after.status, after.version, after.error) == ("processed", 3, None)
         rebuilt = await service.rebuild_projection("total", "acme", "1")
         assert (rebuilt.state["sum"], rebuilt.version) == (4, 3)  # replay decides the same
         with pytest.raises(CheckpointError, match="no failed event"):

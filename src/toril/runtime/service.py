@@ -6,15 +6,21 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from toril.aggregate import Aggregate
-from toril.connection import Durability
-from toril.connection.durability import Level
+from toril.events.checkpoints import Checkpoint, CheckpointKey, CheckpointStatus
 from toril.events.errors import CheckpointError, ConfigurationError, ValidationError
 from toril.events.event import AnyNewEvent
 from toril.events.projection import ProjectionState
-from toril.events.stores import Appended, EventPublisher, EventStore, check_append
+from toril.events.stores import (
+    Appended,
+    AppendOptions,
+    EventPublisher,
+    EventStore,
+    WrappedEventStore,
+    check_append,
+)
 from toril.events.stream import EventStream
 from toril.events.upcasters import UpcastingEventStore
 from toril.log.entry import START, Partition
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("toril.runtime")
 
 READ_AT_ONCE = 500
+
+_STATUSES = {"p": CheckpointStatus.PROCESSED, "n": CheckpointStatus.PENDING, "f": CheckpointStatus.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,69 +86,35 @@ class Lag(NamedTuple):
     events: int
 
 
-class TracingEventStore:
+class TracingEventStore(WrappedEventStore):
     """An event store that writes traces, and gives events the trace they are stored in."""
 
     def __init__(self, store: EventStore, pipeline: str, telemetry: RuntimeTelemetry) -> None:
-        self._store = store
+        super().__init__(store)
         self._pipeline = pipeline
         self._telemetry = telemetry
 
     async def append(
-        self,
-        aggregate: Aggregate,
-        events: Sequence[AnyNewEvent],
-        *,
-        expected_version: int | None = None,
-        idempotency_key: str | None = None,
-        durability: Durability | Level = "memory",
+        self, aggregate: Aggregate, events: Sequence[AnyNewEvent], **how: Unpack[AppendOptions]
     ) -> Appended:
         """Store within a span."""
-        check_append(aggregate, events, expected_version, idempotency_key)
+        check_append(aggregate, events, how.get("expected_version"), how.get("idempotency_key"))
         with self._telemetry.storing(self._pipeline, aggregate, events) as traced:
-            return await self._store.append(
-                aggregate,
-                traced,
-                expected_version=expected_version,
-                idempotency_key=idempotency_key,
-                durability=durability,
-            )
-
-    async def find_append(self, aggregate: Aggregate, idempotency_key: str) -> Appended | None:
-        """As the store's."""
-        return await self._store.find_append(aggregate, idempotency_key)
-
-    async def read(
-        self, aggregate: Aggregate, from_version: int = 1, limit: int | None = None
-    ) -> EventStream:
-        """As the store's."""
-        return await self._store.read(aggregate, from_version, limit)
+            return await super().append(aggregate, traced, **how)
 
 
-class PublishingEventStore:
+class PublishingEventStore(WrappedEventStore):
     """An event store that tells a publisher; what it cannot tell is stored all the same."""
 
     def __init__(self, store: EventStore, publisher: EventPublisher) -> None:
-        self._store = store
+        super().__init__(store)
         self._publisher = publisher
 
     async def append(
-        self,
-        aggregate: Aggregate,
-        events: Sequence[AnyNewEvent],
-        *,
-        expected_version: int | None = None,
-        idempotency_key: str | None = None,
-        durability: Durability | Level = "memory",
+        self, aggregate: Aggregate, events: Sequence[AnyNewEvent], **how: Unpack[AppendOptions]
     ) -> Appended:
         """Store, then tell."""
-        done = await self._store.append(
-            aggregate,
-            events,
-            expected_version=expected_version,
-            idempotency_key=idempotency_key,
-            durability=durability,
-        )
+        done = await super().append(aggregate, events, **how)
         if not done.repeated:
             stored = [
                 event.recorded(aggregate, version=version, recorded_at=done.recorded_at)
@@ -151,16 +125,6 @@ class PublishingEventStore:
             except Exception:
                 logger.exception("%d stored events could not be published", len(stored))
         return done
-
-    async def find_append(self, aggregate: Aggregate, idempotency_key: str) -> Appended | None:
-        """As the store's."""
-        return await self._store.find_append(aggregate, idempotency_key)
-
-    async def read(
-        self, aggregate: Aggregate, from_version: int = 1, limit: int | None = None
-    ) -> EventStream:
-        """As the store's."""
-        return await self._store.read(aggregate, from_version, limit)
 
 
 class EventSourcingService:
@@ -199,19 +163,13 @@ class EventSourcingService:
         tenant: str,
         aggregate_id: str,
         events: Sequence[AnyNewEvent],
-        *,
-        expected_version: int | None = None,
-        idempotency_key: str | None = None,
-        durability: Durability | Level = "memory",
+        **how: Unpack[AppendOptions],
     ) -> Appended:
-        """Store events of an aggregate, and tell the publisher. Processors find them in the log."""
-        return await self._store.append(
-            self.aggregate(tenant, aggregate_id),
-            events,
-            expected_version=expected_version,
-            idempotency_key=idempotency_key,
-            durability=durability,
-        )
+        """Store events of an aggregate, and tell the publisher. Processors find them in the log.
+
+        ``how``: ``expected_version``, ``idempotency_key``, ``durability``, as for an event store.
+        """
+        return await self._store.append(self.aggregate(tenant, aggregate_id), events, **how)
 
     async def get_events(
         self, tenant: str, aggregate_id: str, from_version: int = 1, limit: int | None = None
@@ -320,6 +278,28 @@ class EventSourcingService:
         return count
 
     # ------------------------------------------------------------------ failures
+
+    async def get_checkpoint(self, processor: str, tenant: str, aggregate_id: str) -> Checkpoint | None:
+        """How far a processor is with an aggregate; None where it has not seen it."""
+        work, aggregate = self._work(processor), self.aggregate(tenant, aggregate_id)
+        found = await self._backend.find(work.processor, aggregate)
+        if found is None:
+            return None
+        status = _STATUSES[found.status]
+        version = found.version if status is CheckpointStatus.PROCESSED else found.version + 1
+        trouble = await self._trouble(work, aggregate)
+        (event,) = (await self._store.read(aggregate, version, 1)).events
+        return Checkpoint(
+            CheckpointKey.of(aggregate, self._definition.name, work.name),
+            version,
+            found.event_id,
+            status,
+            found.updated_at * 1_000_000,
+            event.occurred_at,
+            attempts=0 if trouble is None else trouble.attempts,
+            error=None if trouble is None else trouble.error,
+            skipped=version in await self.skipped(processor, tenant, aggregate_id),
+        )
 
     async def get_failed_events(
         self, tenant: str, *, processor: str | None = None, limit: int = 100

@@ -11,6 +11,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from toril.aggregate import check_tenant
 from toril.connection import Connection, Durability, connect
 from toril.connection.durability import Level
 from toril.connection.open import URL_VARIABLE
@@ -301,6 +302,20 @@ class EventSourcing:
         if self.redis is not None:
             await self.redis.close()
             self.redis = None
+
+    async def pause_tenant(self, tenant: str) -> None:
+        """Let no handler and no projection take events of a tenant, within a second or so; they wait."""
+        await self._pause_tenant(tenant, on=True)
+
+    async def resume_tenant(self, tenant: str) -> None:
+        """Let the events of a paused tenant be processed."""
+        await self._pause_tenant(tenant, on=False)
+
+    async def _pause_tenant(self, tenant: str, *, on: bool) -> None:
+        check_tenant(tenant)
+        await self.open()
+        assert self.backend is not None
+        await self.backend.pause(f"tenant {tenant}", on=on)
 
     def works(self, *pipelines: str) -> list[Work]:
         """The processors of pipelines; of all, without names."""
