@@ -38,9 +38,10 @@ def write(comparisons: Sequence[Comparison | Mapping[str, Any]]) -> None:
     RESULTS.write_text(json.dumps(comparisons, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _comparison(
+def comparison(
     measure: str, toril: float, peer: float, name: str, ratio: float, target: float | None = None
 ) -> Comparison:
+    """One line for machines."""
     return {
         "measure": measure,
         "toril": round(toril, 1),
@@ -68,7 +69,7 @@ def compare_speed(speeds: Speeds) -> Iterator[Comparison]:
                 both = found.middle("toril", part), found.middle("raw", part)
                 target = load.target if part == "per_second" else None
                 what = f"{place}: {load.title}, {title}"
-                yield _comparison(what, *both, load.peer, median(found.ratios(part)), target)
+                yield comparison(what, *both, load.peer, median(found.ratios(part)), target)
 
 
 def show_speed(console: Console, speeds: Speeds) -> None:
@@ -88,7 +89,7 @@ def show_speed(console: Console, speeds: Speeds) -> None:
                 cells.append(f"{median(rates):,.0f} ± {spread:.0%}")
                 costs = (f"{found.middle(side, part):.1f}" for part in ("server_cpu", "client_cpu"))
                 cells.append(", ".join(costs))
-            table.add_row(f"  {load.title}", *cells, _shown(found.ratios(), load.target))
+            table.add_row(f"  {load.title}", *cells, shown(found.ratios(), load.target))
     console.print(table)
 
 
@@ -103,7 +104,7 @@ def compare_library(results: library.Results) -> Iterator[Comparison]:
                 what = f"append {_events(size)}, {safety}, {way}, appends/s"
                 both = median(found.toril[way]), median(found.peers[peer])
                 target = LIBRARY_TARGET if way == library.MANY else None
-                yield _comparison(what, *both, peer, median(found.ratios(way, peer)), target)
+                yield comparison(what, *both, peer, median(found.ratios(way, peer)), target)
 
 
 def show_library(console: Console, results: library.Results) -> None:
@@ -118,8 +119,8 @@ def show_library(console: Console, results: library.Results) -> None:
     for (safety, size), found in results.items():
         cells = [f"{median(found.toril[way]):,.0f}" for way in library.WAYS]
         for peer in peers:
-            many = _shown(found.ratios(library.MANY, peer), LIBRARY_TARGET)
-            one = _shown(found.ratios(library.ONE, peer), None)
+            many = shown(found.ratios(library.MANY, peer), LIBRARY_TARGET)
+            one = shown(found.ratios(library.ONE, peer), None)
             cells.append(f"{median(found.peers[peer]):,.0f}\nmany tasks {many}\none task {one}")
         table.add_row(f"{safety}, {_events(size)}", *cells)
         table.add_section()
@@ -136,13 +137,13 @@ def _events(size: int) -> str:
 def compare_memory(found: memory.Weights) -> Iterator[Comparison]:
     """Bytes."""
     both = found.event, found.raw_event
-    yield _comparison("bytes per event in the stream", *both, "raw XADD", found.raw_event / found.event)
+    yield comparison("bytes per event in the stream", *both, "raw XADD", found.raw_event / found.event)
     for name, by_size in found.others.items():
         for size, weight in by_size.items():
             # The line in activity is needed in any form.
             both = found.aggregate(size), weight + found.activity
             what = f"bytes per hot aggregate, {size} appends of 1 event"
-            yield _comparison(what, *both, name, both[1] / both[0])
+            yield comparison(what, *both, name, both[1] / both[0])
 
 
 def show_memory(console: Console, found: memory.Weights) -> None:
@@ -166,7 +167,8 @@ def show_waiting(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     console.print(table)
 
 
-def _shown(ratios: Sequence[float], target: float | None) -> str:
+def shown(ratios: Sequence[float], target: float | None) -> str:
+    """The median and the range of the rounds' own ratios, green where the target is reached."""
     said = f"{median(ratios):.2f}x ({min(ratios):.2f}–{max(ratios):.2f})"
     if target is None:
         return said

@@ -1,0 +1,1 @@
+"""Measurements: each folder is one, run with make bench-NAME."""
