@@ -136,7 +136,7 @@ async def show_events(url: str) -> None:
         victim.kill()
         await victim.wait()
         console.print(
-            f"[bold]6.[/] {EVENTS:,} events stored for {ORDERS} orders. kill -9 {victim.pid}: what added them "
+            f"[bold]6.[/] {EVENTS:,} events stored for {ORDERS} orders. kill -9 {victim.pid}: what adds them "
             f"up is gone, {await behind(orders):,} events behind"
         )
         async with orders.sourcing.worker():
