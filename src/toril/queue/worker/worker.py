@@ -60,6 +60,9 @@ LARGEST_STEP = 100
 FIRST_STEP = 10
 """Jobs asked for when it is not known that many wait: room that stays empty costs time, too."""
 
+TURNS_APART = 4
+"""Turns of the event loop from a step's reply to the next step: jobs start, end, are given up, and sent."""
+
 LONGEST_BLOCK = 10.0
 """Seconds; a worker that waits for a delayed job looks again after this, as Node's does."""
 
@@ -188,6 +191,8 @@ class Worker:
         """Whether the last step brought all it asked for."""
         self._asked = 0
         """Jobs asked for in steps under way: they take up room already."""
+        self._settled_now = False
+        """Whether the reply to a step came in this turn of the event loop."""
         self._drained = False
         self._heard = 0
         """How often there was news of work: a step that was sent before must not say there is none."""
@@ -353,9 +358,25 @@ class Worker:
             heard = self._heard
             try:
                 result = await self._step(ended, tokens)
+                await self._keep_apart()
             finally:
                 self._asked -= wanted
             self._settle(ended, result, wanted, heard)
+
+    async def _keep_apart(self) -> None:
+        """When the replies to two steps come at once, send the first one's next step before the second one's.
+
+        Steps that are sent together are answered together, again and again: the worker would wait while the
+        server works, and the server while the worker does.
+        """
+        if self._settled_now:
+            for _ in range(TURNS_APART):
+                await asyncio.sleep(0)
+        self._settled_now = True
+        asyncio.get_running_loop().call_soon(self._turn_over)
+
+    def _turn_over(self) -> None:
+        self._settled_now = False
 
     @property
     def _room(self) -> int:
