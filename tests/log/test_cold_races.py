@@ -16,8 +16,8 @@ import pytest
 
 from tests.conftest import SCALE
 from tests.log.audit import check_gap_free, everything
+from tests.log.blows import storm
 from tests.log.crew import Crew
-from tests.log.test_gap_free import storm
 from tests.log.victim import Settings, aggregate
 from toril import Connection
 from toril.log import Entry, Log, Partition

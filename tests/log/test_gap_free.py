@@ -10,38 +10,19 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import SCALE
 from tests.log.audit import check_gap_free
+from tests.log.blows import Hurt, cut, storm
 from tests.log.crew import Crew
 from tests.log.journal import Journal
 from tests.log.victim import Settings
 from toril import connect
 from toril.log import Log
-from toril.testing import Server, cluster, standalone
-
-STORM = 5 * SCALE
-"""Seconds for which things go wrong."""
-
-Blow = Callable[[], Awaitable[object]]
-
-
-async def storm(rng: random.Random, blows: list[Blow], *, seconds: float = STORM) -> int:
-    """Do these again and again, in an order of chance, each at least once; how many that were."""
-    until = time.monotonic() + seconds
-    dealt = 0
-    while dealt < len(blows) or time.monotonic() < until:
-        if dealt % len(blows) == 0:
-            rng.shuffle(blows)
-        await asyncio.sleep(rng.uniform(0.1, 0.4))
-        await blows[dealt % len(blows)]()
-        dealt += 1
-    await asyncio.sleep(0.3)
-    return dealt
+from toril.testing import cluster, standalone
 
 
 def writers(url: str, folder: Path, count: int = 3, **more: object) -> list[Settings]:
@@ -49,11 +30,6 @@ def writers(url: str, folder: Path, count: int = 3, **more: object) -> list[Sett
         Settings(url=url, name=f"w{number}", journal=str(folder / f"w{number}"), **more)  # type: ignore[arg-type]
         for number in range(count)
     ]
-
-
-async def cut(server: Server) -> None:
-    """Cut all connections of clients: the answers on their way are lost."""
-    await asyncio.to_thread(server.ask, "CLIENT", "KILL", "TYPE", "normal")
 
 
 def report(
@@ -107,42 +83,18 @@ async def test_gap_free_when_a_cluster_changes_under_its_writers(
     with cluster(binary=binary) as nodes:
         async with connect(nodes.url) as redis:
             log = Log(redis, partitions=3)
-            partitions = (await log.layout()).partitions()
-
-            def slot() -> int:
-                found = log.store(rng.choice(partitions)).keys.head.slot
-                assert found is not None
-                return found
-
-            def fail_over() -> None:
-                nodes.wait_until_whole()
-                nodes.fail_over(nodes.primary_of(slot()))
-
-            def move() -> None:
-                nodes.wait_until_whole()
-                moving = slot()
-                others = [each for each in nodes.primaries() if each is not nodes.primary_of(moving)]
-                nodes.move_slot(moving, rng.choice(others))
-
-            async def cut_one() -> None:
-                await cut(nodes.primary_of(slot()))
-
+            keys = [log.store(partition).keys.head for partition in (await log.layout()).partitions()]
+            hurt = Hurt(nodes, keys, rng)
             async with Crew(writers(nodes.url, tmp_path), rng) as crew:
-                dealt = await storm(
-                    rng,
-                    [
-                        crew.kill_one,
-                        cut_one,
-                        lambda: asyncio.to_thread(fail_over),
-                        lambda: asyncio.to_thread(move),
-                    ],
-                )
+                dealt = await storm(rng, [crew.kill_one, hurt.cut, hurt.fail_over, hurt.move])
                 await crew.close()
             journals = crew.journals().values()
             assert not [ask for journal in journals for ask in journal.unanswered()]
             events = await check_gap_free(log, journals)
-    report("failovers and moving slots", events, crew, dealt, started, capsys)
+    report(f"{hurt.failovers} failovers and {hurt.moves} moving slots", events, crew, dealt, started, capsys)
     assert events > 100
+    assert hurt.failovers
+    assert hurt.moves
 
 
 @pytest.mark.timeout(120 + 60 * SCALE)
@@ -154,21 +106,14 @@ async def test_gap_free_what_was_replicated_survives_a_master(
     with cluster(binary=binary) as nodes:
         async with connect(nodes.url) as redis:
             log = Log(redis, partitions=2)
-            partitions = (await log.layout()).partitions()
-
-            def die() -> None:
-                nodes.wait_until_whole()
-                master = nodes.primary_of(log.store(rng.choice(partitions)).keys.head)
-                nodes.kill(master)
-                master.start()  # it comes back, as a replica of the one elected
-                nodes.wait_until_whole()
-
+            keys = [log.store(partition).keys.head for partition in (await log.layout()).partitions()]
+            hurt = Hurt(nodes, keys, rng)
             async with Crew(writers(nodes.url, tmp_path, durability="replicated"), rng) as crew:
-                blows: list[Blow] = [crew.kill_one, lambda: asyncio.to_thread(die)]
-                dealt = await storm(rng, blows)
+                dealt = await storm(rng, [crew.kill_one, hurt.die])
                 await crew.close()
             journals = crew.journals().values()
             assert not [ask for journal in journals for ask in journal.unanswered()]
             events = await check_gap_free(log, journals)
-    report("masters killed", events, crew, dealt, started, capsys)
+    report(f"{hurt.deaths} masters killed", events, crew, dealt, started, capsys)
     assert events > 100
+    assert hurt.deaths

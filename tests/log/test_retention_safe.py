@@ -20,8 +20,8 @@ import pytest
 
 from tests.conftest import SCALE
 from tests.log.audit import check_books, check_in_order, check_lives
+from tests.log.blows import Hurt, storm
 from tests.log.crew import Crew
-from tests.log.test_gap_free import storm
 from tests.log.victim import Settings
 from toril import Connection, connect
 from toril.aggregate import Aggregate
@@ -91,15 +91,18 @@ async def test_retention_safe_when_readers_die_and_come_back(
             await log.choose_retention(Retention.keep_for(timedelta(milliseconds=1)))
             stores = [log.store(partition) for partition in (await log.layout()).partitions()]
 
-            def fault() -> None:
+            def restart() -> None:
+                assert isinstance(made, Server)
+                if rng.random() < 0.5:
+                    made.ask("BGREWRITEAOF")
+                made.kill()
+                made.start()
+
+            async def fault() -> None:
                 if isinstance(made, Cluster):
-                    made.wait_until_whole()
-                    made.fail_over(made.primary_of(rng.choice(stores).keys.head))
+                    await hurt.fail_over()
                 else:
-                    if rng.random() < 0.5:
-                        made.ask("BGREWRITEAOF")
-                    made.kill()
-                    made.start()
+                    await asyncio.to_thread(restart)
 
             members = [
                 Settings(
@@ -149,6 +152,8 @@ async def test_retention_safe_when_readers_die_and_come_back(
                 nonlocal retired
                 retired += await log.retire("retired")
 
+            if isinstance(made, Cluster):
+                hurt = Hurt(made, [store.keys.head for store in stores], rng)
             async with Crew(members, rng) as crew:
                 passers = Passers(log, rng)
                 async with log.upkeep(every=0.05), asyncio.TaskGroup() as tasks:
@@ -161,7 +166,7 @@ async def test_retention_safe_when_readers_die_and_come_back(
                             lambda: crew.kill_one("reader"),
                             lambda: crew.kill_one("reader"),
                             retire,
-                            lambda: asyncio.to_thread(fault),
+                            fault,
                         ],
                     )
                     await crew.close("writer")
