@@ -18,9 +18,9 @@ import pytest
 from tests.conftest import MATRIX, SCALE, Servers, emptied
 from tests.queue.audit import until
 from tests.queue.crew import ROOT
+from tests.runtime.command_victim import Settings, dispatcher
 from tests.runtime.probes import Note, Probe, Run
 from tests.runtime.test_commands import until_quiet
-from tests.runtime.victim import Settings, dispatcher
 from toril import Connection, connect
 from toril.events import Aggregate, Command
 from toril.queue import Backoff
@@ -127,7 +127,7 @@ class Victims:
     async def hire(self) -> None:
         settings = Settings(url=self._url, seed=self._rng.randrange(2**32))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.runtime.victim", msgspec.json.encode(settings).decode()),
+            *(sys.executable, "-m", "tests.runtime.command_victim", msgspec.json.encode(settings).decode()),
             cwd=ROOT,
             stdin=PIPE,
             stdout=PIPE,
