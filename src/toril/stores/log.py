@@ -11,7 +11,7 @@ from toril.connection import Durability
 from toril.connection.durability import Level
 from toril.connection.errors import ConnectionFailed, DurabilityNotReached, OutcomeUnknown, OutOfMemory
 from toril.events.errors import StoreError, VersionConflict
-from toril.events.event import AnyEvent, AnyNewEvent, NewEvent
+from toril.events.event import AnyEvent, AnyNewEvent, restore_event
 from toril.events.stores import Appended, check_append, check_idempotency_key, check_read
 from toril.events.stream import EventStream
 from toril.log import Entry, HistoryTrimmed, Log, LogError, LogFull
@@ -87,9 +87,7 @@ class LogEventStore:
 
 def event_of(entry: Entry) -> AnyEvent:
     """The event that an entry of the log holds."""
-    return NewEvent.from_bytes(entry.body).recorded(
-        entry.aggregate, version=entry.version, recorded_at=entry.recorded_at
-    )
+    return restore_event(entry.body, entry.key, version=entry.version, recorded_at=entry.recorded_at)
 
 
 def _appended(done: toril.log.Appended) -> Appended:
