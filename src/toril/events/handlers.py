@@ -7,6 +7,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 from toril.aggregate import check_tenant
@@ -78,9 +79,19 @@ async def handle_event(handler: EventHandler[Any], event: AnyEvent, context: Han
     return True
 
 
+@lru_cache(1024)
+def _is_asynchronous(function: Callable[..., Any]) -> bool:
+    """Looked at once: that takes longer than many a handler."""
+    return inspect.iscoroutinefunction(function)
+
+
 async def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a function: awaited where it is asynchronous, from a thread where it is not."""
-    if inspect.iscoroutinefunction(function):
+    try:
+        asynchronous = _is_asynchronous(getattr(function, "__func__", function))
+    except TypeError:  # nothing that could be remembered
+        asynchronous = inspect.iscoroutinefunction(function)
+    if asynchronous:
         return await function(*arguments)
     made = await asyncio.to_thread(function, *arguments)
     return await made if inspect.isawaitable(made) else made

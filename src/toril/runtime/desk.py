@@ -88,11 +88,11 @@ class Desk:
 
     def is_paused(self) -> bool:
         """Whether the processor is."""
-        return f"processor {self.processor}" in self.paused
+        return bool(self.paused) and f"processor {self.processor}" in self.paused
 
     def tenant_is_paused(self, key: str) -> bool:
         """Whether the tenant of an aggregate is."""
-        return f"tenant {key.partition(':')[0]}" in self.paused
+        return bool(self.paused) and f"tenant {key.partition(':')[0]}" in self.paused
 
     # ------------------------------------------------------------------ time
 

@@ -133,16 +133,18 @@ class Folding:
         """Apply events to the state at hand, up to the first that cannot be; the events, and why not."""
         applied: list[AnyEvent] = []
         at = part.states.pop(key)
+        state, version, work = at.state, at.version, self._work
         problem: Exception | None = None
         for slot in slots:
             try:
-                event = self._work.event(slot.entry)
-                at = self._work.apply(at, event)
+                event = work.event(slot.entry)
+                if event.version > version:  # else it is in the state already
+                    state, version = work.folded(state, event), event.version
             except Exception as failed:  # noqa: BLE001 - whatever it is, it belongs to this event
                 problem = failed
                 break
             applied.append(event)
-        part.states[key] = at  # as the one that was used last
+        part.states[key] = ProjectionState(state, version)  # as the one that was used last
         return applied, problem
 
     async def _kept(self, key: str, at: ProjectionState[Any]) -> bytes | None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
+import types
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
+from typing import Any, TypeVar
 
 from toril.events.errors import HandlerError
 from toril.events.event import AnyEvent
@@ -15,6 +20,29 @@ from toril.runtime.processing import line_up
 from toril.runtime.slice import Chain, Slice
 from toril.runtime.trouble import Troubles
 from toril.runtime.work import HandlerWork
+
+AT_ONCE = 50
+"""Events that one task handles, one after the other, where they take next to no time."""
+
+QUICK = 0.001
+"""Seconds after which a task takes no other event, so that others have their turn."""
+
+T = TypeVar("T")
+
+
+class Turn:
+    """Which aggregate's event a task handles."""
+
+    __slots__ = ("chain",)
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain: Chain | None = None
+        self.begin(chain)
+
+    def begin(self, chain: Chain) -> None:
+        """Begin with an event of this one."""
+        self.chain = chain
+        chain.part.running += 1
 
 
 class Handling:
@@ -39,19 +67,48 @@ class Handling:
             await desk.free.acquire()
             chain = None if desk.is_paused() else self._take_turn()
             if chain is not None:
-                chain.part.running += 1
-                task = desk.spawn(chain.part, self._handle(chain))
-                task.add_done_callback(partial(self._ended, chain))
+                turn = Turn(chain)
+                task = desk.spawn(chain.part, self._handle_some(turn))
+                task.add_done_callback(partial(self._ended, turn))
+                await asyncio.sleep(0)  # it begins before another is chosen, so that turns stay turns
                 continue
             desk.free.release()
             with suppress(TimeoutError):
                 await asyncio.wait_for(desk.wake_work.wait(), LOOK_ANYWAY)
 
-    def _ended(self, chain: Chain, _: asyncio.Task[None]) -> None:
+    def _ended(self, turn: Turn, task: asyncio.Task[None]) -> None:
         # Not in the task itself: one that is cancelled before it began never comes to its end.
-        chain.part.running -= 1
         self._desk.free.release()
-        line_up(self._desk, self, chain)
+        self._leave(turn, task)
+
+    def _leave(self, turn: Turn, task: asyncio.Task[None]) -> None:
+        """A task is done with an event of an aggregate."""
+        chain = turn.chain
+        if chain is not None:
+            turn.chain = None
+            chain.part.running -= 1
+            chain.part.tasks.discard(task)
+            line_up(self._desk, self, chain)
+
+    async def _handle_some(self, turn: Turn) -> None:
+        """Handle an event, and where that took next to no time, more of those that are in line."""
+        task = asyncio.current_task()
+        assert task is not None
+        until = time.monotonic() + QUICK
+        for _ in range(AT_ONCE):
+            chain = turn.chain
+            assert chain is not None
+            await apart(self._handle(chain))
+            if not chain.part.is_ours() or task.cancelling() or self._desk.is_paused():
+                return
+            if time.monotonic() > until:
+                return
+            self._leave(turn, task)
+            following = self._take_turn()
+            if following is None:
+                return
+            turn.begin(following)
+            following.part.tasks.add(task)
 
     def _take_turn(self) -> Chain | None:
         """The next aggregate, of the tenant whose turn it is, in whatever partition."""
@@ -100,6 +157,29 @@ class Handling:
                 raise
             raise HandlerError("the handler was cancelled") from None
         return None
+
+
+@types.coroutine
+def apart(work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Await something in a context of its own, as a task has one: what it sets there, no other sees."""
+    run = copy_context().run
+    resume: Callable[..., Any] = work.send
+    given: Any = None
+    while True:
+        try:
+            asked = run(resume, given)
+        except StopIteration as end:
+            made: T = end.value
+            return made
+        try:
+            given = yield asked
+        except GeneratorExit:
+            work.close()
+            raise
+        except BaseException as problem:  # noqa: BLE001 - it is passed on
+            resume, given = work.throw, problem
+        else:
+            resume = work.send
 
 
 def is_cancelled() -> bool:

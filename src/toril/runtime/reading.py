@@ -125,6 +125,8 @@ class Reading:
             part.at = page[-1].position
             for entry in page:
                 self._feed(part, entry, blocked)
+            while len(part.known) > KNOWN:
+                del part.known[next(iter(part.known))]
             part.to_commit.set()
             desk.wake_work.set()
         if len(page) < room or room <= 0:
@@ -140,9 +142,9 @@ class Reading:
         first_seen = {
             entry.key: entry
             for entry in reversed(page)
-            if self._is_ours(entry)
-            and entry.key not in part.known
+            if entry.key not in part.known
             and (takes_over or entry.ordinal <= part.lease.tail)
+            and self._is_ours(entry)
         }
         if first_seen:
             keys = list(first_seen)
@@ -153,7 +155,7 @@ class Reading:
             part.known.clear()
 
     def _is_ours(self, entry: Entry) -> bool:
-        return not entry.erased and entry.key.split(":", 2)[1] == self._desk.work.aggregate_type
+        return bool(entry.key) and entry.key.split(":", 2)[1] == self._desk.work.aggregate_type
 
     def _feed(self, part: Slice, entry: Entry, blocked: set[str]) -> None:
         """Give an entry its place: passed over, parked, or in the chain of its aggregate."""
@@ -184,5 +186,3 @@ class Reading:
             if not chain.busy:
                 chain.busy = True
                 self._processing.stand_in_line(chain)
-        while len(part.known) > KNOWN:
-            del part.known[next(iter(part.known))]

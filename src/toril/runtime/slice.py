@@ -6,7 +6,6 @@ import asyncio
 import heapq
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from toril.events.projection import ProjectionState
@@ -173,7 +172,9 @@ class Slice:
             if isinstance(change, Done) and isinstance(before, Done) and before.last + 1 == change.first:
                 # Events of one aggregate that follow each other are one change.
                 assert place is not None
-                changes[place] = replace(change, first=before.first)
+                changes[place] = Done(
+                    change.aggregate, before.first, change.last, change.event_id, change.state
+                )
             else:
                 last_of[change.aggregate] = len(changes)
                 changes.append(change)
@@ -181,10 +182,10 @@ class Slice:
 
     def _reached(self) -> Position:
         """Up to where everything is done."""
-        position = self.position
-        while self.window and self.window[0].done:
-            position = self.window.popleft().entry.position
-        return position
+        window, last = self.window, None
+        while window and window[0].done:
+            last = window.popleft()
+        return self.position if last is None else last.entry.position
 
     def committed(self, changes: Sequence[Change], position: Position) -> None:
         """What was taken is committed."""
@@ -213,10 +214,12 @@ class Slice:
 
 
 def _size(change: Change) -> int:
+    if isinstance(change, Done):  # by far the most
+        return len(change.state or b"")
     match change:
         case Park(entries=entries) | More(entries=entries):
             return sum(len(entry.body) for entry in entries)
-        case Done(state=state) | Resume(state=state):
+        case Resume(state=state):
             return len(state or b"")
         case _:
             return 0

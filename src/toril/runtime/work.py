@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from toril.aggregate import Aggregate
@@ -73,6 +74,14 @@ class Work:
         return event if self.upcasters is None else self.upcasters.apply(event)
 
 
+@lru_cache(4096)
+def _context(tenant: str, pipeline: str, processor: str, attempt: int, is_replay: bool) -> HandlerContext:
+    """A context never changes: one is enough for all events that have it in common."""
+    return HandlerContext(
+        tenant=tenant, pipeline=pipeline, processor=processor, attempt=attempt, is_replay=is_replay
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerWork(Work):
     """An event handler."""
@@ -84,13 +93,7 @@ class HandlerWork(Work):
         """Run the handler, where it wants such events."""
         if not wants(self.event_types, event):
             return
-        context = HandlerContext(
-            tenant=event.tenant,
-            pipeline=self.pipeline,
-            processor=self.name,
-            attempt=attempt,
-            is_replay=is_replay,
-        )
+        context = _context(event.tenant, self.pipeline, self.name, attempt, is_replay)
         telemetry = self.telemetry
         if telemetry is None:
             await handle_event(self.handler, event, context)
@@ -118,10 +121,11 @@ class ProjectionWork(Work):
         """The state after one more event; one that is in it already changes nothing."""
         if event.version <= at.version:
             return at
-        state = (
-            self.projection.apply(at.state, event) if wants(self.projection.event_types, event) else at.state
-        )
-        return ProjectionState(state, event.version)
+        return ProjectionState(self.folded(at.state, event), event.version)
+
+    def folded(self, state: Any, event: AnyEvent) -> Any:
+        """The state after one more event that is not in it."""
+        return self.projection.apply(state, event) if wants(self.projection.event_types, event) else state
 
     async def load(self, key: str, version: int, kept: bytes | None) -> ProjectionState[Any]:
         """The state of an aggregate, from its own store or as it was kept with the checkpoint."""
