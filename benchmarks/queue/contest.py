@@ -17,6 +17,13 @@ SINGLES = 600
 """Jobs added one by one, after a sixth of that to warm up."""
 TUNING_SHARE = 3
 """A run that looks for the best settings has so many times fewer jobs."""
+ALL_KEYS = """
+local total = 0
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  total = total + redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0)
+end
+return total
+"""
 GAP = 0.02
 """Seconds between two jobs where latency is measured: 50 jobs/s."""
 
@@ -104,8 +111,6 @@ class Contest:
             singles = await producer.ask("add", count=SINGLES)
             self._check(peer, waiting=SINGLES // 6 + SINGLES)
             await self._fill(peer, producer, skip, tuning.batch)
-            self._empty()
-            empty = self._memory()
             bulk = await self._fill(peer, producer, skip + count, tuning.batch)
             filled = self._memory()
             worked, server_cpu = await self._work(peer, worker, tuning.concurrency, skip, count)
@@ -120,8 +125,8 @@ class Contest:
             rss=rss / 1e6,
             p50=statistics.median(times),
             p99=statistics.quantiles(times, n=100, method="inclusive")[98],
-            waiting=(filled - empty) / (skip + count),
-            completed=(done - empty) / (skip + count),
+            waiting=filled / (skip + count),
+            completed=done / (skip + count),
         )
 
     def _check(self, peer: Peer, waiting: int, done: int | None = None) -> None:
@@ -171,6 +176,5 @@ class Contest:
         return self._info("cpu", "used_cpu_user", "used_cpu_sys")
 
     def _memory(self) -> float:
-        """What the server needs for its data: without buffers of connections, and without scripts."""
-        beside = ("mem_clients_normal", "used_memory_scripts_eval")
-        return self._info("memory", "used_memory") - self._info("memory", *beside)
+        """Bytes of all keys and what is in them; buffers of connections and scripts do not count."""
+        return float(self._server.ask("EVAL", ALL_KEYS, 0))
