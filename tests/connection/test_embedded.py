@@ -77,7 +77,8 @@ async def test_no_job_lost_embedded_data_survives_kill_9(home: Path) -> None:
 
 
 CHILD = """
-import asyncio, sys
+import asyncio, os, sys
+many = [open(os.devnull) for _ in range(int(sys.argv[2]))]  # so that the next one has a number of two digits
 from toril import connect
 from toril.connection.embedded import ensure_server
 from toril.keyspace import Key
@@ -91,10 +92,9 @@ asyncio.run(main())
 """
 
 
-def child(home: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def child(home: Path, files: int = 0) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", CHILD, str(home), str(files)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def said(process: subprocess.Popen[str]) -> int:
@@ -114,8 +114,8 @@ def test_many_processes_start_one_server(home: Path) -> None:
 
 
 def test_it_stops_with_its_owner_however_that_ends(home: Path) -> None:
-    for how in ("ends", "is killed"):
-        owner = child(home)
+    for how, files in (("ends", 0), ("is killed", 0), ("is killed", 30)):
+        owner = child(home, files)
         pid = said(owner)
         assert alive(pid)
         if how == "ends":

@@ -91,9 +91,11 @@ def ask(address: Address, *command: Argument, password: str = "", timeout: float
         return reply
 
 
+# The lifeline comes as stdin and becomes 3: a shell need not know descriptors of more than one digit.
 _KEEPER = """
-"$@" </dev/null & server=$!
-(read -r _ <&"$LIFELINE"; [ -e "$KEPT" ] || kill -TERM "$server") & watch=$!
+exec 3<&0 </dev/null
+"$@" 3<&- & server=$!
+(read -r _ <&3; [ -e "$KEPT" ] || kill -TERM "$server") & watch=$!
 wait "$server"
 kill "$watch" 2>/dev/null
 """
@@ -117,9 +119,9 @@ class Kept:
         try:
             keeper = subprocess.Popen(
                 ["/bin/sh", "-c", _KEEPER, "toril-keeper", *command],
-                env={**os.environ, "LIFELINE": str(read_end), "KEPT": str(kept or "")},
-                pass_fds=(read_end,) if lock is None else (read_end, lock),
-                stdin=subprocess.DEVNULL,
+                env={**os.environ, "KEPT": str(kept or "")},
+                pass_fds=() if lock is None else (lock,),
+                stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the owner, which may still need the server
