@@ -9,8 +9,11 @@ import pytest
 
 from tests.runtime.test_processors import Place, Recorder, handler, order, until
 from toril.events import AnyEvent, HandlerContext
-from toril.runtime.handling import AT_ONCE, apart
+from toril.log.entry import START, Partition
+from toril.runtime.backend import Lease
+from toril.runtime.handling import AT_ONCE, IN_A_ROW, Turn, apart
 from toril.runtime.memory import MemoryBackend
+from toril.runtime.slice import Chain, Slice
 
 seen_by: ContextVar[str] = ContextVar("seen_by", default="nobody")
 
@@ -74,6 +77,20 @@ async def test_slow_handlers_run_beside_quick_ones() -> None:
         await until(lambda: len(recorder.seen) == 200)
 
 
+async def test_tenants_take_turns_where_nothing_is_waited_for() -> None:
+    place, order_of = make_place(), []
+
+    async def act(event: AnyEvent, _: HandlerContext) -> None:
+        order_of.append(event.tenant)
+
+    for number in range(20):
+        await place.put(order(number, "loud"), *range(20))
+    await place.put(order(1, "quiet"), 1)
+    async with place.worker(handler(Recorder(act), concurrency=4)):
+        await until(lambda: len(order_of) == 401)
+    assert order_of.index("quiet") <= IN_A_ROW
+
+
 async def test_apart_passes_on_values_errors_and_cancellation() -> None:
     async def work(what: str) -> str:
         seen_by.set(what)
@@ -83,9 +100,11 @@ async def test_apart_passes_on_values_errors_and_cancellation() -> None:
             return "cancelled " + seen_by.get()
         raise ValueError(seen_by.get())
 
+    turn = Turn(Chain("acme:order:1", Slice(Lease(Partition(1, 0), "me", START, 1, 0))))
     with pytest.raises(ValueError, match="value"):
-        await apart(work("value"))
-    task = asyncio.ensure_future(asyncio.wait_for(apart(work("long")), 5))
+        await apart(work("value"), turn)
+    assert turn.waited
+    task = asyncio.ensure_future(asyncio.wait_for(apart(work("long"), turn), 5))
     await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -22,7 +22,10 @@ from toril.runtime.trouble import Troubles
 from toril.runtime.work import HandlerWork
 
 AT_ONCE = 50
-"""Events that one task handles, one after the other, where they take next to no time."""
+"""Events that one task handles, one after the other, where the handler waits for nothing."""
+
+IN_A_ROW = 4
+"""Events of one aggregate among them before it is another's turn: they are one change to commit."""
 
 QUICK = 0.001
 """Seconds after which a task takes no other event, so that others have their turn."""
@@ -33,10 +36,12 @@ T = TypeVar("T")
 class Turn:
     """Which aggregate's event a task handles."""
 
-    __slots__ = ("chain",)
+    __slots__ = ("chain", "waited")
 
     def __init__(self, chain: Chain) -> None:
         self.chain: Chain | None = None
+        self.waited = False
+        """Whether the handler has waited for something."""
         self.begin(chain)
 
     def begin(self, chain: Chain) -> None:
@@ -91,18 +96,23 @@ class Handling:
             line_up(self._desk, self, chain)
 
     async def _handle_some(self, turn: Turn) -> None:
-        """Handle an event, and where that took next to no time, more of those that are in line."""
+        """Handle an event, and where the handler waited for nothing, more of those that are in line."""
         task = asyncio.current_task()
         assert task is not None
         until = time.monotonic() + QUICK
+        in_a_row = 0
         for _ in range(AT_ONCE):
             chain = turn.chain
             assert chain is not None
-            await apart(self._handle(chain))
-            if not chain.part.is_ours() or task.cancelling() or self._desk.is_paused():
+            await apart(self._handle(chain), turn)
+            if turn.waited or time.monotonic() > until or task.cancelling():
                 return
-            if time.monotonic() > until:
+            if not chain.part.is_ours() or self._desk.is_paused():
                 return
+            in_a_row += 1
+            if chain.slots and in_a_row < IN_A_ROW:
+                continue
+            in_a_row = 0
             self._leave(turn, task)
             following = self._take_turn()
             if following is None:
@@ -160,7 +170,7 @@ class Handling:
 
 
 @types.coroutine
-def apart(work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+def apart(work: Coroutine[Any, Any, T], turn: Turn) -> Generator[Any, Any, T]:
     """Await something in a context of its own, as a task has one: what it sets there, no other sees."""
     run = copy_context().run
     resume: Callable[..., Any] = work.send
@@ -171,6 +181,7 @@ def apart(work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
         except StopIteration as end:
             made: T = end.value
             return made
+        turn.waited = True
         try:
             given = yield asked
         except GeneratorExit:
