@@ -6,6 +6,7 @@ process is a matter of tens of milliseconds, and callers in an event loop use a 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -116,11 +117,13 @@ class Kept:
     def start(cls, command: list[str], *, kept: Path | None = None, lock: int | None = None) -> Kept:
         """Start a server; it inherits ``lock``, which so stays locked for as long as it lives."""
         read_end, write_end = os.pipe()
+        # Above those that the keeper uses itself.
+        inherited = () if lock is None else (fcntl.fcntl(lock, fcntl.F_DUPFD_CLOEXEC, 10),)
         try:
             keeper = subprocess.Popen(
                 ["/bin/sh", "-c", _KEEPER, "toril-keeper", *command],
                 env={**os.environ, "KEPT": str(kept or "")},
-                pass_fds=() if lock is None else (lock,),
+                pass_fds=inherited,
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -130,7 +133,8 @@ class Kept:
             os.close(write_end)
             raise
         finally:
-            os.close(read_end)
+            for descriptor in (read_end, *inherited):
+                os.close(descriptor)
         return cls(keeper, write_end)
 
     def let_go(self) -> None:
