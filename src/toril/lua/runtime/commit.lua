@@ -49,6 +49,7 @@ local waiting, trouble = p .. 'w:' .. processor, p .. 'x:' .. processor
 local checkpoint_field, state_field = 'c:' .. processor, 's:' .. processor
 
 -- How many arguments a change has, from where it begins.
+local lengths = { D = 7, U = 6, L = 7, H = 2, B = 3 }
 local function length(at)
   local kind = ARGV[at]
   if kind == 'P' then
@@ -56,7 +57,7 @@ local function length(at)
   elseif kind == 'M' then
     return 3 + tonumber(ARGV[at + 2])
   end
-  return ({ D = 7, U = 6, L = 7, H = 2, B = 3 })[kind]
+  return lengths[kind]
 end
 
 -- All must be here before anything is done.
@@ -118,6 +119,9 @@ end
 
 -- An event that was begun on record has not killed its worker.
 local function survived(aggregate)
+  if not noted[3] and not noted[4] then
+    return
+  end
   for i, name in ipairs({ 'begun ', 'strikes ' }) do
     local its = noted[i + 2]
     if its and string.match(its, i == 1 and '^%d+ (.+)$' or '^%d+ %d+ (.+)$') == aggregate then
