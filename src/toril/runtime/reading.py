@@ -23,6 +23,9 @@ logger = logging.getLogger("toril.runtime")
 PAGE = 500
 """Entries read in one call."""
 
+PARTITIONS_AT_ONCE = 8
+"""Partitions that are read at the same time."""
+
 KNOWN = 20_000
 """Aggregates of a partition of which is known that their checkpoint was looked at."""
 
@@ -81,11 +84,7 @@ class Reading:
         looked = time.monotonic()
         while True:
             desk.wake_fetch.clear()
-            busy = False
-            for part in list(desk.slices.values()):
-                if part.news and part.is_ours() and len(part.window) < desk.options.read_ahead:
-                    busy = await self._try(part) or busy
-            if busy:
+            if await self._read_all():
                 continue
             left = LOOK_ANYWAY - (time.monotonic() - looked)
             if left > 0:
@@ -95,6 +94,21 @@ class Reading:
                 looked = time.monotonic()
                 for part in desk.slices.values():
                     part.news += 1
+
+    async def _read_all(self) -> bool:
+        """Read on where there is news, in some partitions at a time; whether there may be more."""
+        desk = self._desk
+        parts = [
+            part
+            for part in desk.slices.values()
+            if part.news and part.is_ours() and len(part.window) < desk.options.read_ahead
+        ]
+        busy = False
+        for first in range(0, len(parts), PARTITIONS_AT_ONCE):
+            some = parts[first : first + PARTITIONS_AT_ONCE]
+            found = await asyncio.gather(*map(self._try, some))
+            busy = busy or any(found)
+        return busy
 
     async def _try(self, part: Slice) -> bool:
         try:
