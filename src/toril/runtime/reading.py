@@ -176,7 +176,8 @@ class Reading:
         desk, troubles = self._desk, self._troubles
         slot, key = Slot(entry), entry.key
         part.window.append(slot)
-        if not self._is_ours(entry):
+        chain = part.chains.get(key)
+        if chain is None and not self._is_ours(entry):
             slot.done = True
             found = None if entry.erased else decision_of(entry)
             if found is not None and found[1].processor == desk.processor:
@@ -190,10 +191,9 @@ class Reading:
             troubles.park_culprit(part, slot)
         elif key in blocked:
             troubles.park(part, [slot], troubles.record(entry, "waits"), desk.due(WAIT_FOR_OTHERS))
-        elif key not in part.chains and desk.tenant_is_paused(key):
+        elif chain is None and desk.tenant_is_paused(key):
             troubles.park(part, [slot], troubles.record(entry, "paused"), desk.due(WAIT_FOR_OTHERS))
         else:
-            chain = part.chains.get(key)
             if chain is None:
                 chain = part.chains[key] = Chain(key, part)
             chain.slots.append(slot)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.events.event import AnyEvent
-from toril.events.handlers import EventHandler, HandlerContext, handle_event
+from toril.events.handlers import EventHandler, HandlerContext, call, handle_event
 from toril.events.projection import AnyProjection, ProjectionState, wants
 from toril.events.stores import ProjectionStore
 from toril.events.upcasters import Upcasters
@@ -96,7 +96,8 @@ class HandlerWork(Work):
         context = _context(event.tenant, self.pipeline, self.name, attempt, is_replay)
         telemetry = self.telemetry
         if telemetry is None:
-            await handle_event(self.handler, event, context)
+            if wants(self.handler.event_types, event):
+                await call(self.handler.handle, event, context)
         else:
             with telemetry.handling(self.pipeline, self.name, event, attempt, is_replay):
                 await handle_event(self.handler, event, context)
