@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,6 +13,9 @@ from toril.connection.server import form_cluster
 from toril.connection.wire import ErrorReply
 from toril.keyspace import slot_of
 from toril.testing.server import Server, Settings, _folder, _start_on_free_port
+
+GIVEN_UP = 6.0
+"""Seconds after which a replica does not try any more to take over."""
 
 
 class Cluster:
@@ -59,9 +63,20 @@ class Cluster:
 
     def fail_over(self, primary: Server) -> Server:
         """A coordinated failover: a replica takes over and nothing is lost; the new primary."""
+        _wait(lambda: bool(self.replicas_of(primary)), "a replica that can take over")
         replica = self.replicas_of(primary)[0]
-        replica.ask("CLUSTER", "FAILOVER")
-        _wait(lambda: b"role:master" in replica.ask("INFO", "replication"), "the replica to take over")
+        asked = -math.inf
+
+        def taken_over() -> bool:
+            nonlocal asked
+            if b"role:master" in replica.ask("INFO", "replication"):
+                return True
+            if time.monotonic() > asked + GIVEN_UP:  # the others had no vote to give, so soon after a change
+                asked = time.monotonic()
+                replica.ask("CLUSTER", "FAILOVER")
+            return False
+
+        _wait(taken_over, "the replica to take over")
         others = [server for server in self.servers if server.pid]
         _wait(lambda: all(self._sees(server, replica) for server in others), "all servers to know of it")
         return replica
