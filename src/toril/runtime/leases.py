@@ -55,8 +55,10 @@ class Leases:
         members = await backend.members(desk.processor, desk.worker, desk.options.lease)
         place = members.index(desk.worker) if desk.worker in members else 0
         share = len(partitions) // len(members) + (place < len(partitions) % len(members))
-        held = sorted(one for one, part in desk.slices.items() if not part.draining)
-        for partition in held[share:]:
+        mine = sorted(one for one, part in desk.slices.items() if not part.draining)
+        there = set(partitions)
+        held = [one for one in mine if one in there]
+        for partition in (*held[share:], *(one for one in mine if one not in there)):
             part = desk.slices[partition]
             part.draining = True
             desk.aside(self.give_back(part))

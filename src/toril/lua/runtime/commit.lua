@@ -28,7 +28,8 @@ if not reader then
   return redis.error_reply('GONE this processor is not registered: it was retired')
 end
 local noted = call(
-  'HMGET', leases, processor, 'commits ' .. processor, 'begun ' .. processor, 'strikes ' .. processor
+  'HMGET', leases, processor, 'commits ' .. processor, 'begun ' .. processor, 'strikes ' .. processor,
+  'deaths ' .. processor
 )
 if reader.fence ~= fence or string.match(noted[1] or '', '^%d+ (.+)$') ~= worker then
   return redis.error_reply('FENCED another worker runs this processor here now')
@@ -199,10 +200,13 @@ if moves then
   save_reader(p, processor, reader)
   call('XGROUP', 'SETID', p .. 'entries', processor, id, 'ENTRIESREAD', text(ordinal))
 end
-if progress then
-  call('HDEL', leases, 'deaths ' .. processor)
-  if awaited then
-    call('SPUBLISH', p .. 'bell', ordinal)
+if noted[5] and moves then
+  local until_here, last = string.match(noted[5], '%d+$'), call('HGET', p .. 'head', 'ordinal')
+  if ordinal >= math.min(tonumber(until_here), tonumber(last)) then
+    call('HDEL', leases, 'deaths ' .. processor)
   end
+end
+if progress and awaited then
+  call('SPUBLISH', p .. 'bell', ordinal)
 end
 return results

@@ -14,6 +14,7 @@
 
 local p, worker, lasts, how = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local leases, now, results = p .. 'leases', now_ms(), {}
+local SOMEWHERE = 100 -- a worker that is so many events further has got somewhere
 
 local function strike(processor, begun)
   local count, event = string.match(call('HGET', leases, 'strikes ' .. processor) or '', '^(%d+) (.+)$')
@@ -28,7 +29,8 @@ local function note_death(processor, its, last)
     strike(processor, begun)
   end
   if begun or its.ordinal < tonumber(last) then
-    call('HINCRBY', leases, 'deaths ' .. processor, 1)
+    local count = string.match(call('HGET', leases, 'deaths ' .. processor) or '0', '^%d+') + 1
+    call('HSET', leases, 'deaths ' .. processor, count .. ' ' .. text(its.ordinal + SOMEWHERE))
   end
 end
 
@@ -55,7 +57,8 @@ for i = 4, #ARGV do
     local noted = call('HMGET', leases, 'commits ' .. processor, 'deaths ' .. processor, 'strikes ' .. processor)
     local strikes, version, aggregate = string.match(noted[3] or '', '^(%d+) (%d+) (.+)$')
     results[#results + 1] = {
-      1, text(its.ordinal), its.id, text(its.fence), last, noted[1] or '0', noted[2] or '0',
+      1, text(its.ordinal), its.id, text(its.fence), last, noted[1] or '0',
+      string.match(noted[2] or '0', '^%d+'),
       strikes or '0', version or '0', aggregate or '',
     }
   end
