@@ -1,0 +1,380 @@
+"""What could go wrong inside of an engine, one by one: races, lost answers, deaths, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import PRODUCTS, Servers, emptied
+from tests.runtime.test_processors import (
+    QUICK,
+    Place,
+    Recorder,
+    handler,
+    order,
+    place_of,
+    projection,
+    state_of,
+    until,
+)
+from toril import Connection, connect
+from toril.events import AnyEvent, HandlerContext, HandlerError, NewEvent
+from toril.log import Log
+from toril.log.entry import Partition, Position
+from toril.log.errors import ReaderFenced, WrongPosition
+from toril.runtime.backend import Begin, Change, Done, Lease, Loaded, More, Park, Resume, Trouble
+from toril.runtime.engine import EngineOptions
+from toril.runtime.redis import RedisBackend
+from toril.runtime.worker import ProcessorWorker
+from toril.stores import LogEventStore
+
+STANDALONE = f"{PRODUCTS[0]}-standalone"
+NAME = "orders/handler"
+ONLY = Partition(1, 0)
+
+
+class Bare:
+    """A log of one partition with a processor, and no worker."""
+
+    def __init__(self, redis: Connection, log: Log) -> None:
+        self.redis = redis
+        self.log = log
+        self.backend = RedisBackend(log)
+        self.store = LogEventStore(log)
+        self.keys = log.store(ONLY).keys
+
+    async def put(self, number: int, count: int) -> None:
+        await self.store.append(order(number), [NewEvent(type="n", data=1) for _ in range(count)])
+
+    async def take(self, worker: str = "one", lasts: float = 10.0) -> Lease:
+        (lease,) = await self.backend.take(NAME, worker, [ONLY], lasts)
+        return lease
+
+    async def at(self, ordinal: int) -> Position:
+        return (await self.backend.page(ONLY, Position(0, "0-0"), ordinal))[-1].position
+
+    async def loaded(self, number: int) -> Loaded:
+        (found,) = await self.backend.load(NAME, ONLY, [order(number).key])
+        return found
+
+    async def list_length(self, number: int) -> int:
+        key = self.keys.parked(f"{NAME} {order(number).key}")
+        return int(await self.redis.command("LLEN", key))
+
+
+@pytest.fixture
+async def bare(servers: Servers) -> AsyncIterator[Bare]:
+    async with (
+        connect(emptied(servers.get(STANDALONE)).url) as redis,
+        Log(redis, partitions=1) as log,
+    ):
+        made = Bare(redis, log)
+        await made.backend.register(NAME, "first")
+        yield made
+
+
+@pytest.fixture(params=["inline", STANDALONE])
+async def place(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterator[Place]:
+    async with place_of(request.param, servers) as made:
+        yield made
+
+
+def trouble(version: int) -> Trouble:
+    return Trouble(status="retry", version=version, event_id="e")
+
+
+# ------------------------------------------------------------------------- commits
+
+
+async def test_once_per_state_a_commit_whose_answer_was_lost_is_made_once(bare: Bare) -> None:
+    await bare.put(1, 3)
+    lease = await bare.take()
+    entries = await bare.backend.page(ONLY, lease.position, 3)
+    key = order(1).key
+    changes: list[Change] = [Park(key, trouble(1), 0.0, entries[:2]), More(key, entries[2:])]
+    for _ in range(2):
+        await bare.backend.commit(NAME, lease, 1, entries[-1].position, changes)
+    assert await bare.list_length(1) == 3
+
+
+async def test_once_per_state_what_a_failover_lost_is_processed_again(bare: Bare) -> None:
+    """A commit of which nothing is left must not be followed by one that moves the position past it."""
+    await bare.put(1, 1)
+    await bare.put(2, 1)
+    lease = await bare.take()
+    await bare.backend.commit(NAME, lease, 1, lease.position, [Done(order(2).key, 1, 1, "e")])
+    with pytest.raises(WrongPosition, match="does not follow"):
+        await bare.backend.commit(NAME, lease, 3, await bare.at(2), [Done(order(1).key, 1, 1, "e")])
+    assert (await bare.loaded(1)).version == 0
+
+
+async def test_once_per_state_events_parked_late_are_found_by_the_next_worker(bare: Bare) -> None:
+    """The last parked event is processed while another one is on its way to be parked."""
+    await bare.put(1, 2)
+    lease = await bare.take()
+    entries, key = await bare.backend.page(ONLY, lease.position, 2), order(1).key
+    await bare.backend.commit(NAME, lease, 1, entries[0].position, [Park(key, trouble(1), 0.0, entries[:1])])
+    changes: list[Change] = [Resume(key, 1, "e"), More(key, entries[1:])]
+    await bare.backend.commit(NAME, lease, 2, entries[1].position, changes)
+    assert list(await bare.backend.parked(NAME, ONLY)) == [key]
+    assert await bare.list_length(1) == 1
+
+
+async def test_once_per_state_a_position_waits_for_an_aggregate_that_is_not_here(
+    bare: Bare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that went cold: nothing of a commit is done before it is back."""
+    await bare.put(1, 1)
+    await bare.put(2, 1)
+    lease = await bare.take()
+    await bare.redis.command("DEL", bare.keys.aggregate(order(1).key))
+    brought: list[int] = []
+
+    async def bring_back(*_: Any) -> None:
+        (at,) = await bare.backend.positions(ONLY, [NAME])
+        assert at is not None
+        brought.append(at.ordinal)
+        await bare.redis.command("HSET", bare.keys.aggregate(order(1).key), "v", 1)
+
+    monkeypatch.setattr(bare.log, "bring_back", bring_back)
+    changes = [Done(order(1).key, 1, 1, "e"), Done(order(2).key, 1, 1, "e")]
+    await bare.backend.commit(NAME, lease, 1, await bare.at(2), changes)
+    assert brought == [0]
+    assert (await bare.loaded(1)).version == (await bare.loaded(2)).version == 1
+
+
+# ------------------------------------------------------------------------- leases, fences, deaths
+
+
+async def test_a_partition_taken_again_by_the_same_worker_has_a_new_fence(bare: Bare) -> None:
+    first, second = await bare.take(), await bare.take()
+    assert second.fence > first.fence
+    with pytest.raises(ReaderFenced):
+        await bare.backend.commit(NAME, first, 1, first.position, [])
+
+
+async def test_to_keep_is_not_to_take(bare: Bare) -> None:
+    await bare.take("one", 0.05)
+    await asyncio.sleep(0.1)
+    assert await bare.backend.keep(NAME, "two", [ONLY], 10) == {}
+    assert list(await bare.backend.keep(NAME, "one", [ONLY], 10)) == [ONLY]
+
+
+async def test_nobody_dies_of_a_partition_that_has_nothing(bare: Bare) -> None:
+    for worker in ("one", "two", "three"):
+        lease = await bare.take(worker, 0.02)
+        assert lease.deaths == 0
+        await asyncio.sleep(0.03)
+    await bare.put(1, 1)
+    deaths = []
+    for worker in ("four", "five", "six"):
+        deaths.append((await bare.take(worker, 0.02)).deaths)
+        await asyncio.sleep(0.03)
+    assert deaths == [1, 2, 3]
+
+
+async def test_only_deaths_are_held_against_an_event(bare: Bare) -> None:
+    await bare.put(1, 1)
+    key = order(1).key
+    lease = await bare.take("one", 0.02)
+    await bare.backend.commit(NAME, lease, 1, lease.position, [Begin(key, 1)])
+    await bare.backend.release(NAME, "one", [ONLY])  # stopped in order
+    lease = await bare.take("two", 0.02)
+    assert lease.strikes is None
+    for count, worker in enumerate(("three", "four"), 1):
+        await bare.backend.commit(NAME, lease, lease.commits + 1, lease.position, [Begin(key, 1)])
+        await asyncio.sleep(0.03)
+        lease = await bare.take(worker, 0.02)
+        assert lease.strikes == (count, key, 1)
+    await bare.backend.commit(NAME, lease, lease.commits + 1, await bare.at(1), [Done(key, 1, 1, "e")])
+    lease = await bare.take("four")
+    assert lease.strikes is None
+
+
+async def test_order_kept_where_workers_died_events_run_one_by_one(bare: Bare) -> None:
+    running = most = 0
+
+    async def act(_: AnyEvent, __: HandlerContext) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    for number in range(20):
+        await bare.put(number, 2)
+    for worker in ("one", "two", "three"):
+        await bare.take(worker, 0.02)
+        await asyncio.sleep(0.03)
+    recorder = Recorder(act)
+    options = EngineOptions(lease=2, grace=1)
+    async with ProcessorWorker(bare.backend, [handler(recorder)], options):
+        await until(lambda: len(recorder.seen) == 40)
+        assert most == 1
+        most = 0
+        for number in range(20):
+            await bare.put(number, 1)
+        await until(lambda: len(recorder.seen) == 60)
+    assert most > 1, "it is careful no longer than it has to be"
+
+
+async def test_a_parked_event_that_workers_die_of_is_not_tried_for_ever(bare: Bare) -> None:
+    """It failed at first, and its worker dies when it is tried again: other events go on all the time."""
+    await bare.put(1, 2)
+    lease = await bare.take("one", 0.02)
+    entries, key = await bare.backend.page(ONLY, lease.position, 2), order(1).key
+    begun = Trouble(status="retry", version=1, event_id="e", attempts=1, begun=3)
+    await bare.backend.commit(NAME, lease, 1, entries[-1].position, [Park(key, begun, 0.0, entries)])
+    recorder = Recorder()
+    async with ProcessorWorker(bare.backend, [handler(recorder)], EngineOptions(lease=2, grace=1)) as worker:
+        await until(lambda: worker.engines[0].counts.failed == 1)
+
+        async def on_record() -> bool:
+            return (await bare.backend.troubles(NAME, ONLY))[key].status == "failed"
+
+        await until(on_record)
+    assert recorder.seen == []
+
+
+# ------------------------------------------------------------------------- handlers
+
+
+async def test_a_handler_that_is_alone_is_tried_again(place: Place) -> None:
+    """With a concurrency of 1, whoever waits for events must leave room for those that are parked."""
+
+    async def act(_: AnyEvent, context: HandlerContext) -> None:
+        if context.attempt < 2:
+            raise HandlerError("not yet")
+
+    recorder = Recorder(act)
+    await place.put(order(1), 1)
+    async with place.worker(handler(recorder, concurrency=1)):
+        await until(lambda: recorder.versions(1) == [1], 5)
+
+
+async def test_handlers_cancelled_before_they_began_leave_their_places(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition is lost between the choice of an event and its first step, again and again."""
+    recorder = Recorder()
+    async with place.worker(handler(recorder, concurrency=2)) as worker:
+        desk: Any = worker.engines[0]._desk
+        spawn = desk.spawn
+        losses = 0
+
+        def losing(part: Any, work: Any) -> Any:
+            nonlocal losses
+            task = spawn(part, work)
+            if losses < 5:
+                losses += 1
+                desk.drop(part)
+            return task
+
+        monkeypatch.setattr(desk, "spawn", losing)
+        for number in range(5):
+            await place.put(order(number), 1)
+        await until(lambda: len(recorder.seen) == 5)
+        assert losses == 5
+
+
+async def test_a_handler_that_cancels_itself_has_failed(place: Place) -> None:
+    async def act(_: AnyEvent, context: HandlerContext) -> None:
+        if context.attempt < 3:
+            raise asyncio.CancelledError
+
+    recorder = Recorder(act)
+    await place.put(order(1), 1)
+    async with place.worker(handler(recorder)) as worker:
+        await until(lambda: recorder.versions(1) == [1], 5)
+        assert worker.engines[0].counts.retried == 2
+
+
+# ------------------------------------------------------------------------- projections
+
+
+async def test_once_per_state_a_state_that_cannot_be_read_holds_up_no_other(place: Place) -> None:
+    work = projection()
+    read = work.projection.decode
+
+    def decode(raw: bytes) -> Any:
+        state = read(raw)
+        if state["sum"] == 13:
+            raise ValueError("unreadable")
+        return state
+
+    await place.put(order(1), 13)
+    await place.put(order(2), 1)
+    async with place.worker(work) as worker:
+        await until(lambda: worker.engines[0].counts.processed == 2)
+    work.projection.decode = decode  # type: ignore[method-assign]
+    async with place.worker(work) as worker:
+        await place.put(order(1), 1)
+        await place.put(order(2), 1)
+        await until(lambda: worker.engines[0].counts.failed == 1)
+
+        async def built() -> bool:
+            return bool(await state_of(place, order(2), work) == {"sum": 2, "events": 2})
+
+        await until(built)
+    work.projection.decode = read  # type: ignore[method-assign]
+    assert await state_of(place, order(1), work) == {"sum": 13, "events": 1}
+
+
+# ------------------------------------------------------------------------- ends
+
+
+async def test_a_worker_that_ends_waits_for_what_runs_and_gives_back_what_it_has(bare: Bare) -> None:
+    """For longer than it takes to renew a lease, and than the lease lasts."""
+
+    async def act(_: AnyEvent, __: HandlerContext) -> None:
+        await asyncio.sleep(1.2)
+
+    recorder = Recorder(act)
+    await bare.put(1, 1)
+    async with ProcessorWorker(bare.backend, [handler(recorder)], EngineOptions(lease=0.5, grace=5)):
+        await until(lambda: bool(recorder.attempts))
+    assert recorder.versions(1) == [1]
+    assert (await bare.loaded(1)).version == 1
+    lease = await bare.take("two")  # at once: it was given back
+    assert (lease.position.ordinal, lease.deaths) == (1, 0)
+
+
+async def test_bells_of_a_new_epoch_are_heard(servers: Servers) -> None:
+    recorder = Recorder()
+    async with place_of(STANDALONE, servers) as place:
+        backend = place.backend
+        assert isinstance(backend, RedisBackend)
+        await place.put(order(1), 1)
+        async with ProcessorWorker(backend, [handler(recorder)], EngineOptions(lease=0.5, grace=1)) as worker:
+            await until(lambda: len(recorder.seen) == 1)
+            await backend.log.resize(6)
+            await until(lambda: len(worker.engines[0].slices) == 6)
+            assert all(one.epoch == 2 for one in worker.engines[0].slices)
+            await asyncio.sleep(0.2)
+            waited = []
+            for number in range(12):
+                started = time.monotonic()
+                await place.put(order(number + 10), 1)
+                await until(lambda number=number: recorder.versions(number + 10) == [1])  # type: ignore[misc]
+                waited.append(time.monotonic() - started)
+            assert sorted(waited)[6] < 0.2, waited
+
+
+async def test_order_kept_pausing_a_tenant_forgets_no_attempts(place: Place) -> None:
+    async def act(_: AnyEvent, __: HandlerContext) -> None:
+        raise HandlerError("never")
+
+    recorder = Recorder(act)
+    work = handler(recorder, retry=QUICK)
+    await place.put(order(1), 1)
+    async with place.worker(work) as worker:
+        await until(lambda: worker.engines[0].counts.retried >= 1)
+        await place.backend.pause("tenant acme", on=True)
+        await asyncio.sleep(0.8)
+        await place.backend.pause("tenant acme", on=False)
+        await until(lambda: worker.engines[0].counts.failed == 1)
+    assert recorder.attempts["1", 1] == QUICK.attempts
