@@ -103,12 +103,12 @@ def _pairs(flat: Sequence[Any]) -> dict[Any, Any]:
 
 def check_lives(journal: Journal, partition: Partition, last: int) -> int:
     """See that a named reader saw every ordinal in order, again only from its last commit; how many twice."""
-    position, attempt, again = 0, 0, 0
+    position, attempt, seen, again = 0, 0, 0, 0
     for life in journal.lives[partition]:
         assert life.start in (position, attempt), f"{partition}: it went on at {life.start}, not {position}"
         check_in_order(life)
-        again += max(0, attempt - life.start)
-        position, attempt = life.start, life.start
+        again += max(0, min(seen, life.start + len(life.saw)) - life.start)
+        position, attempt, seen = life.start, life.start, max(seen, life.start + len(life.saw))
         if life.committed is not None:
             position = life.committed
         attempt = max(position, life.commits or 0)

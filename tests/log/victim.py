@@ -159,8 +159,8 @@ class Victim:
                         say("ready")
                     async for batch in reader:
                         self.journal.saw(batch)
-                        if self.chance.random() < 0.2:
-                            await asyncio.sleep(self.chance.random() * self.settings.pause_ms / 1000)
+                        if self.chance.random() < 0.1:  # long enough to be killed in
+                            await asyncio.sleep(self.chance.random() * self.settings.pause_ms / 100)
                         self.journal.commits(batch)
                         await batch.done()
                         self.journal.committed(batch)
