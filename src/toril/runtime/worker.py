@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from toril.runtime.backend import Backend
+from toril.runtime.desk import told
 from toril.runtime.engine import Engine, EngineOptions
 from toril.runtime.work import Work
 
@@ -29,6 +30,8 @@ class ProcessorWorker:
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(engine.run()) for engine in self.engines]
+        for task in self._tasks:
+            task.add_done_callback(told)  # also where nobody waits for it
         return self
 
     async def __aexit__(
