@@ -107,12 +107,13 @@ async def check(
     where: Path,
     *,
     commits_hold: bool = True,
+    sleeps: int = 0,
 ) -> str:
     """All promises; what it took, in words."""
     versions = await check_states(pipeline, sorted(writer.used, key=str))
     assert sum(versions.values()) == writer.events
     lines = read_journal(where)
-    again = check_order(lines, versions, commits_hold=commits_hold)
+    again = check_order(lines, versions, commits_hold=commits_hold, sleeps=sleeps)
     takes = check_fences(lines) if commits_hold else 0
     for tenant in TENANTS:
         assert await pipeline.service.get_failed_events(tenant) == []
@@ -245,15 +246,15 @@ async def test_once_per_state_when_a_paused_worker_wakes_up_late(
                 try:
                     end = time.monotonic() + 2.0
                     while time.monotonic() < end:
-                        await writer.write(20)
-                        await asyncio.sleep(0.02)
+                        await writer.write(10)
+                        await asyncio.sleep(0.05)
                 finally:
                     sleeper.signal(18)  # SIGCONT
                 await writer.write(50)
             await until_done(pipeline)
             await crew.close()
         # What the sleeper had begun was begun by another one as well, and committed by one of them.
-        said = await check(pipeline, writer, where)
+        said = await check(pipeline, writer, where, sleeps=round(2 * SCALE))
     report(f"paused: {said}", crew, started, capsys)
 
 

@@ -121,10 +121,10 @@ async def test_tenant_walls_a_quiet_tenant_does_not_wait_for_a_loud_one(servers:
 
             async def read() -> bool:
                 parts = worker.engines[0].slices.values()
-                return len(parts) == partitions and all(len(part.window) == read_ahead for part in parts)
+                full = len(parts) == partitions and all(len(part.window) == read_ahead for part in parts)
+                return full and len(starts) == concurrency
 
             await until(read, "all partitions to be read ahead", 20)
-            assert len(starts) == concurrency
             gate.set()
 
             async def both() -> bool:

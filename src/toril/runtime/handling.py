@@ -140,6 +140,8 @@ class Handling:
 
     async def _handle(self, chain: Chain) -> None:
         part, slot = chain.part, chain.slots[0]
+        if not self._desk.still_has(part):  # the process has slept for longer than the lease, say
+            return
         entry = slot.entry
         try:
             event = self._work.event(entry)
