@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import subprocess
 import sys
@@ -56,9 +57,21 @@ def main(rounds: int, seconds: float, binary: Path | None, only: str | None) -> 
 async def _run(contest: Contest, rounds: int) -> None:
     await contest.tune(times=2)
     for number in range(rounds):
-        began = time.monotonic()
+        began, before = time.monotonic(), _others_cpu(contest)
         await contest.round(number)
-        console.print(f"[dim]round {number + 1}: {time.monotonic() - began:.0f} s[/dim]")
+        took = time.monotonic() - began
+        others = (_others_cpu(contest) - before) / took
+        console.print(f"[dim]round {number + 1}: {took:.0f} s; other programs had {others:.1f} cores[/dim]")
+
+
+def _others_cpu(contest: Contest) -> float:
+    """Seconds of processor time that others had: not this program, its players or its server. On Linux."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    user, nice, system, _, _, irq, soft, *_ = map(int, stat.read_text().split("\n", 1)[0].split()[1:])
+    all_of_them = (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+    return all_of_them - sum(os.times()[:4]) - contest.server_cpu()
 
 
 if __name__ == "__main__":

@@ -150,9 +150,9 @@ class Contest:
         """Let a worker loose on a backlog; what it measured, and the server's processor time meanwhile."""
         await worker.tell("work", concurrency=concurrency, skip=skip, count=count)
         await worker.answer()
-        before = self._cpu()
+        before = self.server_cpu()
         worked = await worker.answer()
-        used = self._cpu() - before
+        used = self.server_cpu() - before
         self._check(peer, waiting=0, done=skip + count)
         return worked, used
 
@@ -172,7 +172,8 @@ class Contest:
         values = dict(line.split(":", 1) for line in lines if ":" in line)
         return sum(float(values[name]) for name in names)
 
-    def _cpu(self) -> float:
+    def server_cpu(self) -> float:
+        """Seconds that the server has worked."""
         return self._info("cpu", "used_cpu_user", "used_cpu_sys")
 
     def _memory(self) -> float:
