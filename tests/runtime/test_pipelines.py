@@ -378,3 +378,33 @@ def test_the_aggregate_of_decisions_is_in_the_same_partition() -> None:
 
     one = Aggregate("acme", "order", "17")
     assert Epoch(1, 64).of(one) == Epoch(1, 64).of(Decision.home(one))
+
+
+@pytest.mark.parametrize("kind", ["valkey-standalone", "valkey-cluster"])
+async def test_tenant_walls_erasing_a_tenant_takes_its_parked_events_along(
+    kind: str, servers: Servers
+) -> None:
+    async def act(event: AnyEvent, _: HandlerContext) -> None:
+        if event.data == "broken":
+            raise RuntimeError("broken")
+
+    sourcing = EventSourcing(emptied(servers.get(kind)).url, partitions=4)
+    pipeline = orders(sourcing, Recorder(act))
+    async with sourcing.worker(upkeep=False):
+        for tenant in ("acme", "other"):
+            events = [NewEvent(type="n", data=value) for value in ("broken", 1, 2)]
+            await pipeline.service.store_events(tenant, "1", events)
+
+        async def both() -> bool:
+            failed = [len(await pipeline.service.get_failed_events(one)) for one in ("acme", "other")]
+            return failed == [2, 2]
+
+        await until(both)
+    assert sourcing.log is not None
+    await sourcing.log.erase_tenant("acme")
+    assert sourcing.redis is not None
+    left = [key async for key in sourcing.redis.scan("*acme*")]
+    assert left == []
+    assert await pipeline.service.get_failed_events("acme") == []
+    assert len(await pipeline.service.get_failed_events("other")) == 2
+    await sourcing.close()

@@ -113,4 +113,14 @@ async def _erase_aggregates(store: PartitionStore, tenant: str) -> int:
         if mine:
             erased += await store.forget(tenant, mine)
         if cursor == 0:
-            return erased
+            break
+    # Of those that are cold, readers may still have parked events.
+    for reader in (await store.look()).readers:
+        while True:
+            cursor, found = await store.scan_parked(reader, cursor, STEP)
+            mine = [key for key in found if key.startswith(prefix)]
+            if mine:
+                erased += await store.forget(tenant, mine)
+            if cursor == 0:
+                break
+    return erased

@@ -141,6 +141,9 @@ async def drop_epoch(log: Log) -> Epoch | None:
         behind = any(standing.backlog(name) > 0 for name in standing.readers)
         if not standing.sealed or behind or standing.length > 0:
             return None
+        store = log.store(standing.partition)
+        if any([await store.parked(name) for name in standing.readers]):
+            return None  # somebody has yet to hand them on
     following = layout.epoch(oldest.number + 1)
     await log.each(lambda store: _adopt(log, store, following), oldest.all())
     await log.redis.command("HSET", log.keys.meta, "oldest", oldest.number + 1, repeatable=True)
@@ -156,6 +159,8 @@ async def _adopt(log: Log, store: PartitionStore, following: Epoch) -> None:
         cursor, page = await store.scan_hot(cursor, PAGE)
         for key in page:
             aggregate = Aggregate.parse(key)
-            await log.store(following.of(aggregate)).adopt(key, await store.fields(aggregate))
+            target, fields = log.store(following.of(aggregate)), await store.fields(aggregate)
+            while await target.adopt(key, fields) < 0:  # it has gone cold there, and must not stay as it was
+                await log.bring_back(target, aggregate, (await target.look()).now)
         if cursor == 0:
             return

@@ -377,7 +377,10 @@ class PartitionStore:
         await self._run(self._scripts.chill, *aggregates, repeatable=True)
 
     async def adopt(self, aggregate: str, fields: Sequence[bytes]) -> int:
-        """Take over what processors did with an aggregate in the epoch before; says how many did."""
+        """Take over what processors did with an aggregate in the epoch before; says how many did.
+
+        -1: the aggregate is not in Redis here.
+        """
         flat = dict(zip(fields[::2], fields[1::2], strict=True))
         args: list[Argument] = []
         for name, value in flat.items():
@@ -415,6 +418,17 @@ class PartitionStore:
     async def scan_hot(self, cursor: int, count: int) -> tuple[int, list[str]]:
         """Aggregates that are in Redis, while they change: the next cursor (0: done), and some."""
         following, flat = await self._redis.command("ZSCAN", self.keys.activity, cursor, "COUNT", count)
+        return int(following), [key.decode() for key in flat[::2]]
+
+    async def parked(self, reader: str) -> int:
+        """Aggregates of which a reader has parked events."""
+        count: int = await self._redis.command("ZCARD", self.keys.waiting(reader))
+        return count
+
+    async def scan_parked(self, reader: str, cursor: int, count: int) -> tuple[int, list[str]]:
+        """Aggregates of which a reader has parked events: the next cursor (0: done), and some."""
+        where = self.keys.waiting(reader)
+        following, flat = await self._redis.command("ZSCAN", where, cursor, "COUNT", count)
         return int(following), [key.decode() for key in flat[::2]]
 
     async def wall(self, tenant: str, up: bool) -> set[bytes]:

@@ -3,7 +3,7 @@
 -- keyspace: partition
 -- keys: base head
 -- args: aggregate, then for each processor: its name, checkpoint, state or ''
--- result: how many were further than what is here
+-- result: how many were further than what is here; -1 where the aggregate is not here
 -- include: log/_partition
 
 local key, adopted = KEYS[1] .. 'a:' .. ARGV[1], 0
@@ -15,7 +15,7 @@ local function reached(checkpoint)
 end
 
 if call('EXISTS', key) == 0 then
-  return 0
+  return -1
 end
 for i = 2, #ARGV, 3 do
   local processor, checkpoint, state = ARGV[i], ARGV[i + 1], ARGV[i + 2]

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Remove aggregates of a tenant that is being erased.
+-- Remove aggregates of a tenant that is being erased, and what readers have parked of their events.
 -- keyspace: partition
 -- keys: base head
 -- args: tenant, aggregates
@@ -7,10 +7,18 @@
 -- include: log/_partition
 
 local p, prefix, gone = KEYS[1], ARGV[1] .. ':', 0
+local readers = call('HKEYS', p .. 'readers')
 for i = 2, #ARGV do
-  if string.sub(ARGV[i], 1, #prefix) == prefix then
-    gone = gone + call('UNLINK', p .. 'a:' .. ARGV[i])
-    call('ZREM', p .. 'activity', ARGV[i])
+  local aggregate = ARGV[i]
+  if string.sub(aggregate, 1, #prefix) == prefix then
+    gone = gone + call('UNLINK', p .. 'a:' .. aggregate)
+    call('ZREM', p .. 'activity', aggregate)
+    for _, reader in ipairs(readers) do
+      if call('ZREM', p .. 'w:' .. reader, aggregate) == 1 then
+        call('HDEL', p .. 'x:' .. reader, aggregate)
+        call('UNLINK', p .. 'q:' .. reader .. ' ' .. aggregate)
+      end
+    end
   end
 end
 return gone
