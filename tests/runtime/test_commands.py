@@ -312,6 +312,7 @@ async def test_while_one_runs_one_more_follows_with_the_last_payload(
             await until(partial(is_last, n), "it to run")
             await notes.send(Note("a", 100 + n), tenant="acme")
             gate.set()
+            await until(partial(is_last, 100 + n), "what follows to run")
         await until_quiet(notes)
         assert probe.seen()[-1] == 129
         assert probe.overlapping() == []
