@@ -661,6 +661,10 @@ async def test_a_name_that_is_nowhere_says_how_to_find_one(shell: Shell) -> None
 # ---------------------------------------------------------------------------- on a terminal
 
 
+def heed_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def on_terminal(
     shell: Shell, *args: str, say: Sequence[tuple[str, str | signal.Signals]] = (), columns: int = 100
 ) -> tuple[int, str]:
@@ -669,7 +673,10 @@ def on_terminal(
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     env = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
     command = [sys.executable, "-m", "toril.cli", shell.group, *args, "--url", shell.url]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    # Where the tests themselves were started to ignore Ctrl-C (by nohup, say), a terminal's program is not.
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, preexec_fn=heed_ctrl_c
+    )
     os.close(theirs)
     screen, waiting = "", list(say)
     try:
