@@ -13,6 +13,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -28,7 +29,7 @@ from tests.conformance.sides import NodeSide, compare, locate
 from tests.conformance.store import Store
 from tests.conformance.strategies import NOTHING_LEFT_OUT, random_sequence, sequences, shortest
 from tests.conformance.toril_side import TorilSide, open_toril
-from tests.conftest import BINARIES, REDIS_7, SCALE, SEED
+from tests.conftest import SCALE, SEED
 from toril import InvalidValue
 from toril.connection import Script
 from toril.queue import (
@@ -201,10 +202,9 @@ async def test_node_agrees_on_a_cluster_of_three_masters(rng: random.Random) -> 
                     await check(node, toril, sequence(rng), f"sequence {number} below {prefix}")
 
 
-@pytest.mark.skipif(REDIS_7 is None, reason="redis-server is not installed")
-async def test_node_agrees_on_redis_7(rng: random.Random) -> None:
-    with standalone(binary=BINARIES["redis"]) as old:
-        async with open_sides(old) as (node, toril):
+async def test_node_agrees_on_each_product(binary: Path | None, rng: random.Random) -> None:
+    with standalone(binary=binary) as server:
+        async with open_sides(server) as (node, toril):
             for number in range(scaled(300)):
                 await check(node, toril, sequence(rng), f"sequence {number}")
 

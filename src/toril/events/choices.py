@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 _canonical = msgspec.json.Encoder(order="deterministic")
 
+# Each class has its overloads to itself: type checkers infer nothing from a base's ``self: _Base[T]``.
+
 
 class _Extreme(FieldOfValue[Shown]):
     def __init__(self, value: Source, kind: type, default: Any, of: Types, where: Where | None) -> None:

@@ -33,7 +33,7 @@ class Expression(msgspec.Struct, frozen=True, tag_field="expression"):
 
     def compiled(self) -> Evaluate:
         """A function that evaluates it."""
-        raise NotImplementedError
+        raise ConfigurationError(f"{type(self).__name__} does not say how it is evaluated")
 
     def paths(self) -> frozenset[Path]:
         """All paths in it."""
