@@ -39,6 +39,7 @@ from tests.conformance.operations import (
     Outcome,
     Process,
     Random,
+    RemoveChildDependency,
     Sweep,
     Thrown,
     UpdateProgress,
@@ -169,7 +170,11 @@ async def test_prefixes_of_one_cluster_agree_with_each_other() -> None:
             _side(oracle, nodes, prefix="{b}") as right,
         ):
             for _ in range(max(SEQUENCES // 20, 1)):
-                operations = random_sequence(chance)
+                # Of a job without a parent, Node asks for the key "undefined", which lies on the
+                # server of one prefix and not on that of the other.
+                operations = [
+                    each for each in random_sequence(chance) if not isinstance(each, RemoveChildDependency)
+                ]
                 assert not await compare(left, right, operations, past_crashes=True)
 
 
