@@ -1,6 +1,6 @@
 #!/bin/sh
-# Write requirements/dev.lock anew: the exact version and hashes of every package of the core and of the
-# dev group, for every platform and every Python from 3.11 on.
+# Write requirements/dev.lock anew: the exact version and hashes of every package of the core, of the
+# extras that the tests run, and of the dev group, for every platform and every Python from 3.11 on.
 #
 #   tools/lock.sh [--upgrade]    without it, a version that still fits stays
 set -eu
@@ -24,7 +24,7 @@ if [ -e "$lock" ]; then
     cp "$lock" "$work/dev.lock"
 fi
 "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header "$@" \
-    --group dev -o "$work/dev.lock" pyproject.toml
+    --group dev --extra clickhouse --extra client --extra server --extra simulate --extra telemetry -o "$work/dev.lock" pyproject.toml
 {
     echo "# Made by \`make lock\` from pyproject.toml: do not edit."
     sed '/^# Made by/d' "$work/dev.lock"

@@ -1,0 +1,1 @@
+"""Domains that come with Toril, built on the event-sourcing runtime."""

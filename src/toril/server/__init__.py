@@ -1,0 +1,1 @@
+"""Toril over HTTP: the collector, metrics, and what later rooms mount into it."""
