@@ -76,7 +76,7 @@ class TraceTable(Protocol):
         until: int | None = None,
         limit: int = 50,
     ) -> list[TraceRow]:
-        """Traces that began in a time (ns; ``until`` is not part of it); ``failing`` has only those with errors."""
+        """Traces that began from ``since`` (ns) to before ``until``; ``failing``: only those with errors."""
         ...
 
     async def count(self, tenant: str) -> int:
