@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -40,6 +41,7 @@ from toril.events import (
     VersionConflict,
     category_of,
     execute,
+    execute_many,
     handle_event,
     is_retryable,
     retry_after,
@@ -344,3 +346,50 @@ def test_an_error_can_say_how_long_to_wait() -> None:
     assert retry_after(HandlerError("too many requests", retry_after=30)) == 30.0
     assert issubclass(ValidationError, EventSourcingError)
     assert issubclass(ValidationError, InvalidValue)
+
+
+class Note(msgspec.Struct, frozen=True):
+    page: str
+    text: str
+
+
+class WriteNoteCommand(CommandHandler[Note]):
+    @classmethod
+    def get_aggregate_id(cls, payload: Note) -> str:
+        return payload.page
+
+    @classmethod
+    def prepare(cls, tenant: str, payload: Note) -> Note:
+        if "unspeakable" in payload.text:
+            raise ValueError("it cannot be prepared")
+        return msgspec.structs.replace(payload, text=payload.text.replace("secret", f"[{len(tenant)}]"))
+
+    async def handle(self, command: Command[Note]) -> list[NewEvent[Any]]:
+        return [NewEvent(type="noted", data=command.data.text)] if command.data.text else []
+
+
+async def test_a_payload_is_prepared_before_it_is_decided_on() -> None:
+    store = MemoryEventStore()
+    command = WriteNoteCommand.command("acme", "page", {"page": "1", "text": "a secret"})
+    assert command.data.text == "a [4]"
+    await execute(WriteNoteCommand(), store, command)
+    assert [event.data for event in await store.read(Aggregate("acme", "page", "1"))] == ["a [4]"]
+    with pytest.raises(ValueError, match="prepared"):
+        WriteNoteCommand.command("acme", "page", {"page": "1", "text": "unspeakable"})
+
+
+async def test_many_commands_are_each_by_itself() -> None:
+    store = MemoryEventStore()
+    texts = [("1", "one", "k1"), ("2", "", None), ("1", "again", "k1"), ("1", "two", None)]
+    commands = [
+        (WriteNoteCommand.command("acme", "page", Note(page, text)), key) for page, text, key in texts
+    ]
+    first, nothing, repeated, last = await execute_many(WriteNoteCommand(), store, commands)
+    assert isinstance(first, Appended)
+    assert nothing is None
+    assert repeated == replace(first, repeated=True)
+    assert isinstance(last, Appended)
+    assert last.last_version == 2
+    assert [event.data for event in await store.read(Aggregate("acme", "page", "1"))] == ["one", "two"]
+    with pytest.raises(ConfigurationError, match="MoveMoneyCommand decides on a state"):
+        await execute_many(MoveMoneyCommand(), store, [])

@@ -6,7 +6,7 @@ Nothing here needs a server or a runtime. ``toril.stores.memory`` has a store of
 from toril.aggregate import Aggregate
 from toril.events.checkpoints import Checkpoint, CheckpointKey, CheckpointStatus, Claim
 from toril.events.choices import FirstBy, LastBy, Maximum, Minimum
-from toril.events.commands import Command, CommandHandler, execute
+from toril.events.commands import Command, CommandHandler, execute, execute_many
 from toril.events.declared import DeclaredProjection, Derived
 from toril.events.errors import (
     Category,
@@ -31,7 +31,7 @@ from toril.events.errors import (
 from toril.events.event import AnyEvent, AnyNewEvent, Event, NewEvent
 from toril.events.expressions import Condition, Expression, Value, literal, path
 from toril.events.fields import Count, Field, Flag, SetOf, Sum
-from toril.events.handlers import EventHandler, HandlerContext, handle_event
+from toril.events.handlers import BatchEventHandler, EventHandler, HandlerContext, handle_event
 from toril.events.identity import Clock, new_event_id, now, use_clock
 from toril.events.projection import AnyProjection, FoldProjection, Projection, ProjectionState, fold
 from toril.events.snapshots import restore_snapshot, state_at, take_snapshot
@@ -39,6 +39,7 @@ from toril.events.stores import (
     Appended,
     EventPublisher,
     EventStore,
+    NewAppend,
     ProcessorCheckpointStore,
     ProjectionStore,
     Snapshot,
@@ -53,6 +54,7 @@ __all__ = [
     "AnyNewEvent",
     "AnyProjection",
     "Appended",
+    "BatchEventHandler",
     "Category",
     "Checkpoint",
     "CheckpointError",
@@ -83,6 +85,7 @@ __all__ = [
     "LastBy",
     "Maximum",
     "Minimum",
+    "NewAppend",
     "NewEvent",
     "OrderingError",
     "ProcessorCheckpointStore",
@@ -108,6 +111,7 @@ __all__ = [
     "VersionConflict",
     "category_of",
     "execute",
+    "execute_many",
     "fold",
     "handle_event",
     "is_retryable",

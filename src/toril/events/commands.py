@@ -19,7 +19,7 @@ from toril.events.event import AnyNewEvent, NewEvent
 from toril.events.handlers import call
 from toril.events.projection import AnyProjection
 from toril.events.snapshots import state_at
-from toril.events.stores import Appended, EventStore, SnapshotStore
+from toril.events.stores import Appended, EventStore, NewAppend, SnapshotStore
 from toril.handler import fit
 
 Payload = TypeVar("Payload")
@@ -113,6 +113,15 @@ class CommandHandler(ABC, Generic[Payload]):
         return None
 
     @classmethod
+    def prepare(cls, tenant: str, payload: Payload) -> Payload:  # noqa: ARG003 - to be overridden
+        """The payload as it may be kept: looked at first, before it is decided on and before it is sent.
+
+        What must not be stored anywhere is taken out here. It runs where the command is sent and again where
+        it is executed, so a second time it must change nothing. An exception refuses the command.
+        """
+        return payload
+
+    @classmethod
     def make_job_id(cls, payload: Payload) -> str | None:  # noqa: ARG003 - to be overridden
         """Sent commands with one id stand for one another: the last one counts. None for an id of its own."""
         return None
@@ -135,6 +144,7 @@ class CommandHandler(ABC, Generic[Payload]):
         named = cls.get_tenant(data)
         if named is not None and named != tenant:
             raise SecurityError("the command's payload")
+        data = cls.prepare(tenant, data)
         aggregate = Aggregate(tenant, aggregate_type, cls.get_aggregate_id(data))
         return Command(aggregate, data, metadata={} if metadata is None else dict(metadata))
 
@@ -183,6 +193,38 @@ async def execute(
             if left == 1:
                 raise
     raise AssertionError("unreachable")
+
+
+async def execute_many(
+    handler: CommandHandler[Payload],
+    store: EventStore,
+    commands: Sequence[tuple[Command[Payload], str | None]],
+    *,
+    durability: Durability | Level | None = None,
+) -> list[Appended | Exception | None]:
+    """Decide on many commands, each with its idempotency key, and store their events in one go.
+
+    Each is by itself: for each, what :func:`execute` would have returned or raised. For handlers that decide
+    on no state; a command whose key is known may be decided again, but nothing of it is stored.
+    """
+    if handler.decides_on is not None:
+        name = type(handler).__name__
+        raise ConfigurationError(f"{name} decides on a state: execute its commands one by one")
+    outcomes: list[Appended | Exception | None] = [None] * len(commands)
+    places: list[int] = []
+    appends: list[NewAppend] = []
+    for place, (command, key) in enumerate(commands):
+        try:
+            events = [_with_metadata(event, command) for event in await call(handler.handle, command)]
+        except Exception as problem:  # noqa: BLE001 - it is the outcome of this command
+            outcomes[place] = problem
+            continue
+        if events:
+            places.append(place)
+            appends.append(NewAppend(command.aggregate, events, None, key))
+    for place, outcome in zip(places, await store.append_many(appends, durability=durability), strict=True):
+        outcomes[place] = outcome
+    return outcomes
 
 
 def _with_metadata(event: AnyNewEvent, command: Command[Any]) -> AnyNewEvent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
@@ -65,6 +65,22 @@ class EventHandler(ABC, Generic[Data]):
     @abstractmethod
     def handle(self, event: Event[Data], context: HandlerContext) -> Awaitable[None] | None:
         """Do what the event asks for. An exception has it tried again, unless it says otherwise."""
+
+
+class BatchEventHandler(EventHandler[Data]):
+    """Takes the events of an aggregate that wait, together and in order: for what is cheaper by the dozen.
+
+    They are done when ``handle_many`` returns. Where it fails, they are handled one by one, so that only the
+    one that fails waits, and those after it.
+    """
+
+    @abstractmethod
+    def handle_many(self, events: Sequence[Event[Data]], context: HandlerContext) -> Awaitable[None] | None:
+        """Do what the events ask for. They are of one aggregate, in order, and at least one."""
+
+    async def handle(self, event: Event[Data], context: HandlerContext) -> None:
+        """One event, by itself."""
+        await call(self.handle_many, [event], context)
 
 
 async def handle_event(handler: EventHandler[Any], event: AnyEvent, context: HandlerContext) -> bool:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack
@@ -36,6 +37,16 @@ class Appended:
     """Whether they had been stored before, under the same idempotency key; this is the answer given then."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewAppend:
+    """One of many appends: see :meth:`EventStore.append`."""
+
+    aggregate: Aggregate
+    events: Sequence[AnyNewEvent]
+    expected_version: int | None = None
+    idempotency_key: str | None = None
+
+
 class EventStore(Protocol):
     """Keeps the events of aggregates, in order."""
 
@@ -54,6 +65,15 @@ class EventStore(Protocol):
         the first time, whatever the events and the expected version. ``expected_version``: the version that
         the aggregate must be at, 0 for a new one; else :class:`VersionConflict`. ``durability``: how safe
         the events must be before this returns; None: as safe as the store is set to make them.
+        """
+        ...
+
+    async def append_many(
+        self, appends: Sequence[NewAppend], *, durability: Durability | Level | None = None
+    ) -> list[Appended | Exception]:
+        """Many appends, each by itself, in order where they are of one aggregate.
+
+        For each, what became of it: the answer, or what :meth:`append` would have raised.
         """
         ...
 
@@ -76,7 +96,36 @@ class AppendOptions(TypedDict, total=False):
     durability: Durability | Level | None
 
 
-class WrappedEventStore:
+class AppendsEach:
+    """Many appends for a store that only knows single ones."""
+
+    async def append_many(
+        self, appends: Sequence[NewAppend], *, durability: Durability | Level | None = None
+    ) -> list[Appended | Exception]:
+        """As :meth:`EventStore.append_many`."""
+        store: EventStore = self  # type: ignore[assignment]  # what extends this is one
+        calls = [
+            store.append(
+                one.aggregate,
+                one.events,
+                expected_version=one.expected_version,
+                idempotency_key=one.idempotency_key,
+                durability=durability,
+            )
+            for one in appends
+        ]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        return [raise_unless_exception(one) for one in found]
+
+
+def raise_unless_exception(outcome: Appended | BaseException) -> Appended | Exception:
+    """What became of an append; what ends a task or a program is no such thing."""
+    if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+class WrappedEventStore(AppendsEach):
     """An event store before another one, which does what it is not made to do otherwise."""
 
     def __init__(self, store: EventStore) -> None:

@@ -26,11 +26,13 @@ from toril.connection.durability import Level
 from toril.errors import InvalidValue, TorilError
 from toril.events import (
     Appended,
+    Command,
     CommandHandler,
     ConfigurationError,
     EventStore,
     SnapshotStore,
     execute,
+    execute_many,
     is_retryable,
     new_event_id,
     retry_after,
@@ -295,6 +297,41 @@ class CommandDispatcher(Generic[Payload]):
             durability=self.options.durability if durability is None else durability,
             snapshots=self._snapshots,
         )
+
+    async def execute_many(
+        self,
+        payloads: Sequence[tuple[Payload | Mapping[str, Any], str | None]],
+        *,
+        tenant: str,
+        metadata: Mapping[str, Any] | None = None,
+        durability: Durability | Level | None = None,
+    ) -> list[Appended | Exception | None]:
+        """Decide on many commands, each with its idempotency key, and store their events in one go.
+
+        Each is by itself: for each, what :meth:`execute` would have returned or raised. For handlers that
+        decide on no state.
+        """
+        check_tenant(tenant)
+        outcomes: list[Appended | Exception | None] = [None] * len(payloads)
+        places: list[int] = []
+        commands: list[tuple[Command[Payload], str | None]] = []
+        for place, (payload, key) in enumerate(payloads):
+            try:
+                command = self.handler.command(tenant, self.aggregate_type, payload, metadata=metadata)
+            except Exception as problem:  # noqa: BLE001 - it is the outcome of this command
+                outcomes[place] = problem
+                continue
+            places.append(place)
+            commands.append((command, key))
+        done = await execute_many(
+            self.handler,
+            self._store,
+            commands,
+            durability=self.options.durability if durability is None else durability,
+        )
+        for place, outcome in zip(places, done, strict=True):
+            outcomes[place] = outcome
+        return outcomes
 
     # ------------------------------------------------------------------ sending
 

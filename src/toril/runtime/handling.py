@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from toril.events.errors import HandlerError
@@ -17,15 +19,20 @@ from toril.runtime.backend import Begin, Done
 from toril.runtime.desk import LOOK_ANYWAY, Desk
 from toril.runtime.fair import Turns
 from toril.runtime.processing import line_up
-from toril.runtime.slice import Chain, Slice
+from toril.runtime.slice import Chain, Slice, Slot
 from toril.runtime.trouble import Troubles
 from toril.runtime.work import HandlerWork
+
+logger = logging.getLogger("toril.runtime")
 
 AT_ONCE = 50
 """Events that one task handles, one after the other, where the handler waits for nothing."""
 
 IN_A_ROW = 4
 """Events of one aggregate among them before it is another's turn: they are one change to commit."""
+
+MANY, MANY_BYTES = 500, 4 * 1024 * 1024
+"""Events of an aggregate that a handler takes together, and their bytes, passed by one event at most."""
 
 QUICK = 0.001
 """Seconds after which a task takes no other event, so that others have their turn."""
@@ -139,9 +146,12 @@ class Handling:
         return found
 
     async def _handle(self, chain: Chain) -> None:
-        part, slot = chain.part, chain.slots[0]
+        part = chain.part
         if not self._desk.still_has(part):  # the process has slept for longer than the lease, say
             return
+        if self._work.takes_many and not part.careful and await self._handle_many(chain):
+            return
+        slot = chain.slots[0]
         entry = slot.entry
         try:
             event = self._work.event(entry)
@@ -159,6 +169,27 @@ class Handling:
             part.note(Done(chain.key, entry.version, entry.version, event.id), [slot])
             self._desk.counts.processed += 1
 
+    async def _handle_many(self, chain: Chain) -> bool:
+        """Handle events of an aggregate together; whether that was possible. If not, they go one by one."""
+        part, slots = chain.part, list(_many(chain.slots))
+        if len(slots) == 1:
+            return False
+        try:
+            events = [self._work.event(slot.entry) for slot in slots]
+            await self._work.handle_many(events)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            return False
+        except Exception as problem:  # noqa: BLE001 - which event it belongs to is found one by one
+            logger.info("%s: %d events go one by one: %s", self._desk.processor, len(slots), problem)
+            return False
+        for _ in slots:
+            chain.slots.popleft()
+        part.note(Done(chain.key, events[0].version, events[-1].version, events[-1].id), slots)
+        self._desk.counts.processed += len(slots)
+        return True
+
     async def attempt(self, part: Slice, event: AnyEvent, attempt: int) -> bytes | None:
         """One more attempt at an event."""
         assert not part.careful
@@ -169,6 +200,15 @@ class Handling:
                 raise
             raise HandlerError("the handler was cancelled") from None
         return None
+
+
+def _many(slots: Iterable[Slot]) -> Iterator[Slot]:
+    size = 0
+    for slot in islice(slots, MANY):
+        yield slot
+        size += len(slot.entry.body)
+        if size >= MANY_BYTES:
+            return
 
 
 @types.coroutine

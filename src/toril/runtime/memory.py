@@ -12,7 +12,7 @@ from toril.aggregate import Aggregate
 from toril.connection import Durability
 from toril.connection.durability import Level
 from toril.events.event import AnyNewEvent
-from toril.events.stores import Appended
+from toril.events.stores import Appended, AppendsEach
 from toril.events.stream import EventStream
 from toril.log.entry import START, Entry, Partition, Position
 from toril.log.errors import ReaderFenced, ReaderGone, WrongPosition
@@ -50,7 +50,7 @@ class _Reader:
         self.parked: dict[str, list[Entry]] = defaultdict(list)
 
 
-class MemoryBackend:
+class MemoryBackend(AppendsEach):
     """A :class:`~toril.runtime.backend.Backend`, and the :class:`~toril.events.EventStore` it reads from."""
 
     def __init__(self) -> None:

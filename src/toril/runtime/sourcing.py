@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -90,6 +90,23 @@ class PipelineCommand(Generic[Payload]):
             idempotency_key=idempotency_key,
             metadata=metadata,
             durability=durability,
+        )
+
+    async def execute_many(
+        self,
+        payloads: Sequence[tuple[Payload | Mapping[str, Any], str | None]],
+        *,
+        tenant: str,
+        metadata: Mapping[str, Any] | None = None,
+        durability: Durability | Level | None = None,
+    ) -> list[Appended | Exception | None]:
+        """Decide on many commands, each with its idempotency key, and store their events in one go.
+
+        For each, what :meth:`execute` would have returned or raised. For handlers that decide on no state.
+        """
+        dispatcher = await self.dispatcher()
+        return await dispatcher.execute_many(
+            payloads, tenant=tenant, metadata=metadata, durability=durability
         )
 
     async def send(

@@ -49,14 +49,18 @@ class RuntimeTelemetry:
 
     @contextmanager
     def handling(
-        self, pipeline: str, handler: str, event: AnyEvent, attempt: int, is_replay: bool
+        self, pipeline: str, handler: str, event: AnyEvent, attempt: int, is_replay: bool, count: int = 1
     ) -> Iterator[Span]:
-        """A span for a handler's run, in a trace of its own; what it raises is recorded in it."""
+        """A span for a handler's run, in a trace of its own; what it raises is recorded in it.
+
+        Of ``count`` events that it takes together, ``event`` is the last.
+        """
         attributes: dict[str, AttributeValue] = {
             "pipeline.name": pipeline,
             "handler.name": handler,
             "handler.attempt": attempt,
             "handler.is_replay": is_replay,
+            "event.count": count,
             "event.id": event.id,
             "event.type": event.type,
             "event.version": event.version,

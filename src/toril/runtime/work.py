@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.events.event import AnyEvent
-from toril.events.handlers import EventHandler, HandlerContext, call, handle_event
+from toril.events.handlers import BatchEventHandler, EventHandler, HandlerContext, call, handle_event
 from toril.events.projection import AnyProjection, ProjectionState, wants
 from toril.events.stores import ProjectionStore
 from toril.events.upcasters import Upcasters
@@ -101,6 +102,28 @@ class HandlerWork(Work):
         else:
             with telemetry.handling(self.pipeline, self.name, event, attempt, is_replay):
                 await handle_event(self.handler, event, context)
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether the handler takes the events of an aggregate together."""
+        return isinstance(self.handler, BatchEventHandler)
+
+    async def handle_many(self, events: Sequence[AnyEvent]) -> None:
+        """Run a handler that takes many, with those of an aggregate's events that it wants."""
+        assert isinstance(self.handler, BatchEventHandler)
+        wanted = [
+            event
+            for event in events
+            if wants(self.event_types, event) and wants(self.handler.event_types, event)
+        ]
+        if not wanted:
+            return
+        context = _context(wanted[0].tenant, self.pipeline, self.name, 1, False)
+        if self.telemetry is None:
+            await call(self.handler.handle_many, wanted, context)
+        else:
+            with self.telemetry.handling(self.pipeline, self.name, wanted[-1], 1, False, len(wanted)):
+                await call(self.handler.handle_many, wanted, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

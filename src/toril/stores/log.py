@@ -12,7 +12,7 @@ from toril.connection.durability import Level
 from toril.connection.errors import ConnectionFailed, DurabilityNotReached, OutcomeUnknown, OutOfMemory
 from toril.events.errors import StoreError, VersionConflict
 from toril.events.event import AnyEvent, AnyNewEvent, restore_event
-from toril.events.stores import Appended, check_append, check_idempotency_key, check_read
+from toril.events.stores import Appended, NewAppend, check_append, check_idempotency_key, check_read
 from toril.events.stream import EventStream
 from toril.log import Entry, HistoryTrimmed, Log, LogError, LogFull
 
@@ -48,18 +48,40 @@ class LogEventStore:
                 idempotency_key=idempotency_key,
                 durability=durability,
             )
-        except toril.log.VersionConflict as conflict:
-            raise VersionConflict(conflict.expected, conflict.actual) from None
-        except LogFull as full:
-            raise StoreError(str(full), retry_after=full.retry_after) from full
-        except DurabilityNotReached as problem:
-            there = cast("toril.log.Appended", problem.result)
-            raise DurabilityNotReached(str(problem), _appended(there)) from problem
-        except (ConnectionFailed, OutcomeUnknown, OutOfMemory) as problem:
-            raise StoreError(f"the events could not be appended: {problem}") from problem
-        except LogError as problem:
-            raise StoreError(str(problem), retryable=False) from problem
+        except Exception as problem:
+            said = _said(problem)
+            if said is problem:
+                raise
+            raise said from problem
         return _appended(done)
+
+    async def append_many(
+        self, appends: Sequence[NewAppend], *, durability: Durability | Level | None = None
+    ) -> list[Appended | Exception]:
+        """As :meth:`EventStore.append_many`: those of a partition travel together."""
+        outcomes: list[Appended | Exception] = []
+        good: list[toril.log.Append] = []
+        places: list[int] = []
+        for place, one in enumerate(appends):
+            try:
+                check_append(one.aggregate, one.events, one.expected_version, one.idempotency_key)
+                bodies = [event.to_bytes() for event in one.events]
+                good.append(
+                    toril.log.Append(one.aggregate, bodies, one.expected_version, one.idempotency_key)
+                )
+            except Exception as problem:  # noqa: BLE001 - it is the outcome of this one
+                outcomes.append(problem)
+            else:
+                outcomes.append(_NOTHING_YET)
+                places.append(place)
+        for place, done in zip(places, await self.log.append_many(good, durability=durability), strict=True):
+            if isinstance(done, toril.log.Appended):
+                outcomes[place] = _appended(done)
+            elif isinstance(done, Exception):
+                outcomes[place] = _said(done)
+            else:
+                raise done
+        return outcomes
 
     async def find_append(self, aggregate: Aggregate, idempotency_key: str) -> Appended | None:
         """As :meth:`EventStore.find_append`."""
@@ -88,6 +110,27 @@ class LogEventStore:
 def event_of(entry: Entry) -> AnyEvent:
     """The event that an entry of the log holds."""
     return restore_event(entry.body, entry.key, version=entry.version, recorded_at=entry.recorded_at)
+
+
+_NOTHING_YET = StoreError("nothing is known of the append")
+
+
+def _said(problem: Exception) -> Exception:
+    """What the log said, as event stores say it."""
+    match problem:
+        case toril.log.VersionConflict():
+            return VersionConflict(problem.expected, problem.actual)
+        case LogFull():
+            return StoreError(str(problem), retry_after=problem.retry_after)
+        case DurabilityNotReached():
+            there = cast("toril.log.Appended", problem.result)
+            return DurabilityNotReached(str(problem), _appended(there))
+        case ConnectionFailed() | OutcomeUnknown() | OutOfMemory():
+            return StoreError(f"the events could not be appended: {problem}")
+        case LogError():
+            return StoreError(str(problem), retryable=False)
+        case _:
+            return problem
 
 
 def _appended(done: toril.log.Appended) -> Appended:

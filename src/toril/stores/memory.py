@@ -23,6 +23,7 @@ from toril.events.identity import Clock, now
 from toril.events.projection import Projection, ProjectionState
 from toril.events.stores import (
     Appended,
+    AppendsEach,
     Snapshot,
     check_append,
     check_idempotency_key,
@@ -43,7 +44,7 @@ class _Kept:
     answers: dict[str, Appended] = field(default_factory=dict)
 
 
-class MemoryEventStore:
+class MemoryEventStore(AppendsEach):
     """An :class:`~toril.events.EventStore` in memory."""
 
     def __init__(self, clock: Clock = now) -> None:

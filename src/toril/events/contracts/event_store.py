@@ -10,9 +10,9 @@ from typing import Any
 
 from toril.errors import InvalidValue
 from toril.events.contracts.parts import FOREIGN_TRACE, OTHER_TRACE, TRACE, new, refused, stored
-from toril.events.errors import SecurityError, VersionConflict
+from toril.events.errors import SecurityError, ValidationError, VersionConflict
 from toril.events.event import AnyNewEvent, NewEvent
-from toril.events.stores import Appended, EventStore
+from toril.events.stores import Appended, EventStore, NewAppend
 
 
 class EventStoreContract(ABC):
@@ -40,6 +40,40 @@ class EventStoreContract(ABC):
                 first.recorded(TRACE, version=1, recorded_at=appended.recorded_at),
                 second.recorded(TRACE, version=2, recorded_at=appended.recorded_at),
             ]
+
+    async def test_many_appends_are_each_by_itself(self) -> None:
+        """What is wrong with one is wrong with no other; those of an aggregate keep their order."""
+        async with self.open() as store:
+            await store.append(TRACE, [new(1)], idempotency_key="known")
+            outcomes = await store.append_many(
+                [
+                    NewAppend(TRACE, [new(2)]),
+                    NewAppend(TRACE, [new(3)], expected_version=7),
+                    NewAppend(OTHER_TRACE, [new(1), new(2)], expected_version=0),
+                    NewAppend(TRACE, [new(9)], idempotency_key="known"),
+                    NewAppend(TRACE, []),
+                    NewAppend(FOREIGN_TRACE, [new(1)]),
+                    NewAppend(TRACE, [NewEvent(type="contract.no_json", data=math.nan)]),
+                    NewAppend(TRACE, [new(4)]),
+                ]
+            )
+            assert [type(outcome) for outcome in outcomes] == [
+                Appended,
+                VersionConflict,
+                Appended,
+                Appended,
+                ValidationError,
+                Appended,
+                InvalidValue,
+                Appended,
+            ]
+            repeated = outcomes[3]
+            assert isinstance(repeated, Appended)
+            assert (repeated.repeated, repeated.first_version) == (True, 1)
+            assert [event.data["n"] for event in await store.read(TRACE)] == [1, 2, 4]
+            assert [event.data["n"] for event in await store.read(OTHER_TRACE)] == [1, 2]
+            assert [event.data["n"] for event in await store.read(FOREIGN_TRACE)] == [1]
+            assert await store.append_many([]) == []
 
     async def test_an_aggregate_without_events_has_an_empty_stream(self) -> None:
         """Version 0, and nothing in it."""
