@@ -21,9 +21,11 @@ from toril.events import (
     Command,
     CommandHandler,
     ConfigurationError,
+    DeclaredProjection,
     EventHandler,
     HandlerContext,
     NewEvent,
+    Sum,
     Upcasters,
     VersionConflict,
 )
@@ -408,3 +410,73 @@ async def test_tenant_walls_erasing_a_tenant_takes_its_parked_events_along(
     assert await pipeline.service.get_failed_events("acme") == []
     assert len(await pipeline.service.get_failed_events("other")) == 2
     await sourcing.close()
+
+
+class Deposit(msgspec.Struct):
+    account: str
+    amount: int
+    ref: str
+
+
+class Account(DeclaredProjection):
+    total = Sum("data.amount")
+
+
+class DepositCommand(CommandHandler[Deposit]):
+    decides_on = Account
+
+    @classmethod
+    def get_aggregate_id(cls, payload: Deposit) -> str:
+        return payload.account
+
+    @classmethod
+    def make_idempotency_key(cls, tenant: str, payload: Deposit) -> str:
+        return f"{tenant} {payload.ref}"
+
+    async def handle(self, command: Command[Deposit]) -> list[NewEvent[Any]]:
+        return [
+            NewEvent(type="deposited", data={"amount": command.data.amount, "before": command.state.total})
+        ]
+
+
+async def test_a_command_decides_on_what_its_processor_has_built(
+    sourcing: EventSourcing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the events since, and no others; and two commands with one key are one."""
+    accounts = (
+        sourcing.register_pipeline()
+        .with_name("accounts")
+        .with_aggregate_type("account")
+        .with_command_handler(DepositCommand)
+        .with_projection("account", None, Account)
+        .build()
+    )
+    deposit = accounts.command(DepositCommand)
+    async with sourcing:
+        for number in range(20):
+            await deposit.execute(Deposit("1", 1, str(number)), tenant="acme")
+        async with sourcing.worker():
+
+            async def built() -> bool:
+                found = await accounts.service.get_projection("account", "acme", "1")
+                return found is not None and found.version == 20
+
+            await until(built)
+        await deposit.execute(Deposit("1", 1, "later"), tenant="acme")
+        asked: list[int] = []
+        store = accounts.service.store
+        reading = store.read
+
+        async def read(aggregate: Aggregate, from_version: int = 1, limit: int | None = None) -> Any:
+            asked.append(from_version)
+            return await reading(aggregate, from_version, limit)
+
+        monkeypatch.setattr(store, "read", read)
+        done = await deposit.execute(Deposit("1", 5, "last"), tenant="acme")
+        again = await deposit.execute(Deposit("1", 5, "last"), tenant="acme")
+        assert done is not None
+        assert again is not None
+        assert (done.last_version, again.last_version, again.repeated) == (22, 22, True)
+        assert min(asked) == 21
+        (event,) = await accounts.service.get_events("acme", "1", 22)
+        assert event.data == {"amount": 5, "before": 21}

@@ -127,6 +127,14 @@ class CommandHandler(ABC, Generic[Payload]):
         return None
 
     @classmethod
+    def make_idempotency_key(cls, tenant: str, payload: Payload) -> str | None:  # noqa: ARG003
+        """What tells that two commands are one and the same, whoever sends them: only the first is stored.
+
+        None: two commands are two, unless the caller says otherwise.
+        """
+        return None
+
+    @classmethod
     def span_attributes(cls, payload: Payload) -> Mapping[str, Attribute]:  # noqa: ARG003 - to be overridden
         """What a trace should say about the command."""
         return {}

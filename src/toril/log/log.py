@@ -225,7 +225,7 @@ class Log:
 
     async def find_append(self, aggregate: Aggregate, idempotency_key: str) -> Appended | None:
         """What an append with this key recorded; None where the aggregate does not know the key."""
-        flat = await self.fields(aggregate, idempotency_key)
+        flat = await self.fields(aggregate, f"k:{idempotency_key}")
         partition = (await self.layout()).current.of(aggregate)
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         version = fields.get(b"k:" + idempotency_key.encode())
@@ -346,16 +346,16 @@ class Log:
 
     async def version(self, aggregate: Aggregate) -> int:
         """How many events an aggregate has; 0 where there is no such aggregate."""
-        return version_of(await self.fields(aggregate))
+        return version_of(await self.fields(aggregate, "v"))
 
-    async def fields(self, aggregate: Aggregate, key: str | None = None) -> list[bytes]:
+    async def fields(self, aggregate: Aggregate, *wanted: str) -> list[bytes]:
         """All there is of an aggregate, wherever it is: fields and values in turn.
 
-        Asked for one idempotency key, it may leave out what has nothing to do with it.
+        Asked for some of them, it may leave out the others.
         """
 
         async def ask(store: PartitionStore) -> list[bytes]:
-            return await store.current_fields(aggregate, key) or await self.whereabouts(aggregate)
+            return await store.current_fields(aggregate, *wanted) or await self.whereabouts(aggregate)
 
         return await self._in_current_epoch(aggregate, ask)
 

@@ -209,13 +209,12 @@ class PartitionStore:
             raw += page[skip:] if skip else page
         return await self._decoded(raw)
 
-    async def current_fields(self, aggregate: Aggregate, key: str | None = None) -> list[bytes]:
-        """All that Redis has of an aggregate; :class:`SealedPartition` where a later epoch may have more.
+    async def current_fields(self, aggregate: Aggregate, *fields: str) -> list[bytes]:
+        """What Redis has of an aggregate; :class:`SealedPartition` where a later epoch may have more.
 
-        With an idempotency key, only its version and what it has under that key.
+        With ``fields``, only its version, these, and the record that a key (``k:…``) leads to.
         """
-        asked = () if key is None else (key,)
-        found: list[bytes] = await self._run(self._scripts.whole, aggregate.key, *asked)
+        found: list[bytes] = await self._run(self._scripts.whole, aggregate.key, *fields)
         return found
 
     async def fields(self, aggregate: Aggregate) -> list[bytes]:

@@ -289,24 +289,25 @@ class CommandDispatcher(Generic[Payload]):
         its storing: else it is decided again, a few times. With a known ``idempotency_key``, the first answer
         is given.
         """
+        command = self.handler.command(tenant, self.aggregate_type, payload, metadata=metadata)
         return await execute(
             self.handler,
             self._store,
-            self.handler.command(tenant, self.aggregate_type, payload, metadata=metadata),
-            idempotency_key=idempotency_key,
+            command,
+            idempotency_key=idempotency_key or self.handler.make_idempotency_key(tenant, command.data),
             durability=self.options.durability if durability is None else durability,
             snapshots=self._snapshots,
         )
 
     async def execute_many(
         self,
-        payloads: Sequence[tuple[Payload | Mapping[str, Any], str | None]],
+        payloads: Sequence[Payload | Mapping[str, Any]],
         *,
         tenant: str,
         metadata: Mapping[str, Any] | None = None,
         durability: Durability | Level | None = None,
     ) -> list[Appended | Exception | None]:
-        """Decide on many commands, each with its idempotency key, and store their events in one go.
+        """Decide on many commands and store their events in one go.
 
         Each is by itself: for each, what :meth:`execute` would have returned or raised. For handlers that
         decide on no state.
@@ -315,9 +316,10 @@ class CommandDispatcher(Generic[Payload]):
         outcomes: list[Appended | Exception | None] = [None] * len(payloads)
         places: list[int] = []
         commands: list[tuple[Command[Payload], str | None]] = []
-        for place, (payload, key) in enumerate(payloads):
+        for place, payload in enumerate(payloads):
             try:
                 command = self.handler.command(tenant, self.aggregate_type, payload, metadata=metadata)
+                key = self.handler.make_idempotency_key(tenant, command.data)
             except Exception as problem:  # noqa: BLE001 - it is the outcome of this command
                 outcomes[place] = problem
                 continue
@@ -493,7 +495,11 @@ class CommandDispatcher(Generic[Payload]):
             self.handler,
             self._store,
             command,
-            idempotency_key=sent.key or self._key_of(job, sent),
+            idempotency_key=(
+                sent.key
+                or self.handler.make_idempotency_key(sent.tenant, command.data)
+                or self._key_of(job, sent)
+            ),
             durability=self.options.durability,
             snapshots=self._snapshots,
         )

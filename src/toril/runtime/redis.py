@@ -284,7 +284,7 @@ class RedisBackend:
         return await self.log.store(partition).last_ordinal()
 
     async def find(self, processor: str, aggregate: Aggregate) -> Loaded | None:
-        flat = await self.log.fields(aggregate)
+        flat = await self.log.fields(aggregate, f"c:{processor}", f"s:{processor}")
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         name = processor.encode()
         checkpoint = fields.get(b"c:" + name)

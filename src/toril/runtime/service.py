@@ -18,6 +18,7 @@ from toril.events.stores import (
     AppendOptions,
     EventPublisher,
     EventStore,
+    Snapshot,
     WrappedEventStore,
     check_append,
 )
@@ -127,6 +128,41 @@ class PublishingEventStore(WrappedEventStore):
         return done
 
 
+class LiveSnapshots:
+    """The states that processors have built, as snapshots: who decides on one reads only the events since."""
+
+    def __init__(self, definition: Definition, backend: Backend) -> None:
+        self._works = {
+            (work.projection.name, work.projection.version): work
+            for work in definition.works.values()
+            if isinstance(work, ProjectionWork) and work.store is None
+        }
+        self._backend = backend
+
+    async def save(self, snapshot: Snapshot) -> None:
+        """They are made by processors alone."""
+        raise ConfigurationError(f"the states of {snapshot.projection!r} are kept by its processor")
+
+    async def latest(
+        self, aggregate: Aggregate, projection: str, projection_version: int, *, up_to: int | None = None
+    ) -> Snapshot | None:
+        """The state that a processor of the pipeline has built, where it is not too new."""
+        work = self._works.get((projection, projection_version))
+        found = None if work is None else await self._backend.find(work.processor, aggregate)
+        if found is None or found.state is None or not found.version:
+            return None
+        if up_to is not None and found.version > up_to:
+            return None
+        return Snapshot(
+            aggregate,
+            projection,
+            projection_version,
+            found.version,
+            found.state,
+            found.updated_at * 1_000_000,
+        )
+
+
 class EventSourcingService:
     """What can be asked of a pipeline, and done about it."""
 
@@ -139,6 +175,8 @@ class EventSourcingService:
     ) -> None:
         self._definition = definition
         self._backend = backend
+        self.snapshots = LiveSnapshots(definition, backend)
+        """The states of the pipeline's projections, for commands that decide on them."""
         self._decided = self._store = store
         if definition.upcasters is not None:
             self._store = UpcastingEventStore(self._store, definition.upcasters)

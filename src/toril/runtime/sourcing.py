@@ -64,6 +64,7 @@ class PipelineCommand(Generic[Payload]):
                 store=service.store,
                 redis=sourcing.redis,
                 options=self._options,
+                snapshots=service.snapshots,
                 telemetry=None if sourcing.telemetry is None else sourcing.telemetry.jobs,
             )
         return self._dispatcher
@@ -94,13 +95,13 @@ class PipelineCommand(Generic[Payload]):
 
     async def execute_many(
         self,
-        payloads: Sequence[tuple[Payload | Mapping[str, Any], str | None]],
+        payloads: Sequence[Payload | Mapping[str, Any]],
         *,
         tenant: str,
         metadata: Mapping[str, Any] | None = None,
         durability: Durability | Level | None = None,
     ) -> list[Appended | Exception | None]:
-        """Decide on many commands, each with its idempotency key, and store their events in one go.
+        """Decide on many commands and store their events in one go.
 
         For each, what :meth:`execute` would have returned or raised. For handlers that decide on no state.
         """

@@ -2,8 +2,9 @@
 -- All that Redis has of an aggregate, where the log is in this epoch.
 -- keyspace: partition
 -- keys: base head
--- args: aggregate [key]
--- result: its fields and values; with an idempotency key, its version and only what it has under that key
+-- args: aggregate [field …]
+-- result: its fields and values; of those asked for, where any are, with its version, and with the record that
+--   an idempotency key (k:…) leads to
 -- include: log/_partition
 
 if call('HEXISTS', KEYS[1] .. 'head', 'sealed') == 1 then
@@ -13,12 +14,21 @@ local aggregate = KEYS[1] .. 'a:' .. ARGV[1]
 if not ARGV[2] then
   return call('HGETALL', aggregate)
 end
-local version = call('HGET', aggregate, 'v')
-if not version then
-  return {}
+local found = {}
+local function add(field)
+  local value = call('HGET', aggregate, field)
+  if value then
+    found[#found + 1] = field
+    found[#found + 1] = value
+  end
+  return value
 end
-local record = call('HGET', aggregate, 'k:' .. ARGV[2])
-if not record then
-  return { 'v', version }
+if add('v') then
+  for at = 2, #ARGV do
+    local value = add(ARGV[at])
+    if value and string.sub(ARGV[at], 1, 2) == 'k:' then
+      add(value)
+    end
+  end
 end
-return { 'v', version, 'k:' .. ARGV[2], record, record, call('HGET', aggregate, record) }
+return found
