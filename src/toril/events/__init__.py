@@ -7,6 +7,7 @@ from toril.aggregate import Aggregate
 from toril.events.checkpoints import Checkpoint, CheckpointKey, CheckpointStatus, Claim
 from toril.events.choices import FirstBy, LastBy, Maximum, Minimum
 from toril.events.commands import Command, CommandHandler, execute, execute_many
+from toril.events.computed import first_of, members, quotient, size, text
 from toril.events.declared import DeclaredProjection, Derived
 from toril.events.errors import (
     Category,
@@ -33,6 +34,7 @@ from toril.events.expressions import Condition, Expression, Value, literal, path
 from toril.events.fields import Count, Field, Flag, SetOf, Sum
 from toril.events.handlers import BatchEventHandler, EventHandler, HandlerContext, handle_event
 from toril.events.identity import Clock, new_event_id, now, use_clock
+from toril.events.maps import FirstPerKey
 from toril.events.projection import AnyProjection, FoldProjection, Projection, ProjectionState, fold
 from toril.events.snapshots import restore_snapshot, state_at, take_snapshot
 from toril.events.stores import (
@@ -78,6 +80,7 @@ __all__ = [
     "Expression",
     "Field",
     "FirstBy",
+    "FirstPerKey",
     "Flag",
     "FoldProjection",
     "HandlerContext",
@@ -112,16 +115,21 @@ __all__ = [
     "category_of",
     "execute",
     "execute_many",
+    "first_of",
     "fold",
     "handle_event",
     "is_retryable",
     "literal",
+    "members",
     "new_event_id",
     "now",
     "path",
+    "quotient",
     "restore_snapshot",
     "retry_after",
+    "size",
     "state_at",
     "take_snapshot",
+    "text",
     "use_clock",
 ]

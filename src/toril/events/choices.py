@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, overload
 
-import msgspec
-
 from toril.events.errors import ConfigurationError
 from toril.events.event import AnyEvent
-from toril.events.expressions import Value
-from toril.events.fields import KINDS, FieldOfValue, Shown, Source, Types, Where
+from toril.events.fields import FieldOfValue, Shown, Source, Types, Where
+from toril.events.orders import Order, OrderKind, Place, before
 
 T = TypeVar("T")
-
-_canonical = msgspec.json.Encoder(order="deterministic")
 
 # Each class has its overloads to itself: type checkers infer nothing from a base's ``self: _Base[T]``.
 
@@ -100,23 +96,22 @@ class _By(FieldOfValue[Shown]):
         self,
         value: Source,
         kind: type,
-        order: Source,
-        order_kind: type,
+        order: Order,
+        order_kind: OrderKind,
         default: Any,
         of: Types,
         where: Where | None,
     ) -> None:
         super().__init__(value, kind, default, of, where)
-        if order_kind not in (int, float, str):
-            raise ConfigurationError(f"order_kind {order_kind!r} must be int, float or str")
-        self.order, self._order = self._take(order)
-        self.order_kind = order_kind
+        if self.several:
+            raise ConfigurationError(f"a {self.what} chooses one value of an event, not members of it")
+        self.place = Place(self, order, order_kind)
 
     def contribution(self, event: AnyEvent) -> tuple[Any, str, Any] | None:
-        value, order = self._value(event), self._order(event)
-        if value is None or order is None:
+        value = self._value(event)
+        if value is None or (place := self.place.of(event)) is None:
             return None
-        return (self._checked(order, self.order_kind), event.id, self._checked(value))
+        return (place, event.id, self._checked(value))
 
     def shown(self, accumulated: Any) -> Shown:
         made: Any = self.default if accumulated is None else accumulated[2]
@@ -125,20 +120,18 @@ class _By(FieldOfValue[Shown]):
     def restored(self, stored: Any) -> tuple[Any, str, Any]:
         if not isinstance(stored, list) or len(stored) != 3 or not isinstance(stored[1], str):
             raise ValueError(f"{self.name}: stored are an order, an event's id, and a value")
-        return (self._checked(stored[0], self.order_kind), stored[1], self._checked(stored[2]))
+        return (self.place.restored(stored[0]), stored[1], self._checked(stored[2]))
 
     def describe(self) -> dict[str, Any]:
-        return {
-            **super().describe(),
-            "order": self.order.describe() if isinstance(self.order, Value) else None,
-            "order_kind": KINDS[self.order_kind],
-        }
+        return {**super().describe(), **self.place.describe()}
 
 
 class FirstBy(_By[Shown]):
     """The value that comes first in an order: ``FirstBy("data.input", str, order="data.start")``.
 
-    The order is the time at which events occurred, unless another is given. Of values at the same place,
+    The order is the time at which events occurred, unless another is given. It can have several parts, each
+    of its kind: ``order=(path("data.parent").exists(), "data.start"), order_kind=(bool, int)`` takes that
+    without a parent before all others, and false comes before true. Of values at the same place,
     that of the smaller event id is taken, so the answer does not depend on which was seen first.
     """
 
@@ -150,8 +143,8 @@ class FirstBy(_By[Shown]):
         value: Source,
         kind: type[T],
         *,
-        order: Source = "occurred_at",
-        order_kind: type = int,
+        order: Order = "occurred_at",
+        order_kind: OrderKind = int,
         of: Types = None,
         where: Where | None = None,
         default: None = None,
@@ -163,8 +156,8 @@ class FirstBy(_By[Shown]):
         kind: type[T],
         *,
         default: T,
-        order: Source = "occurred_at",
-        order_kind: type = int,
+        order: Order = "occurred_at",
+        order_kind: OrderKind = int,
         of: Types = None,
         where: Where | None = None,
     ) -> None: ...
@@ -173,8 +166,8 @@ class FirstBy(_By[Shown]):
         value: Source,
         kind: Any,
         *,
-        order: Source = "occurred_at",
-        order_kind: type = int,
+        order: Order = "occurred_at",
+        order_kind: OrderKind = int,
         of: Types = None,
         where: Where | None = None,
         default: Any = None,
@@ -182,13 +175,14 @@ class FirstBy(_By[Shown]):
         super().__init__(value, kind, order, order_kind, default, of, where)
 
     def combine(self, one: tuple[Any, str, Any], other: tuple[Any, str, Any]) -> tuple[Any, str, Any]:
-        return one if _before(one, other) else other
+        return one if before(one, other) else other
 
 
 class LastBy(_By[Shown]):
     """The value that comes last in an order: ``LastBy("data.output", str, order="data.end")``.
 
-    The order is the time at which events occurred, unless another is given. Of values at the same place,
+    The order is the time at which events occurred, unless another is given, with several parts where needed
+    (:class:`FirstBy`). Of values at the same place,
     that of the greater event id is taken, so the answer does not depend on which was seen last.
     """
 
@@ -200,8 +194,8 @@ class LastBy(_By[Shown]):
         value: Source,
         kind: type[T],
         *,
-        order: Source = "occurred_at",
-        order_kind: type = int,
+        order: Order = "occurred_at",
+        order_kind: OrderKind = int,
         of: Types = None,
         where: Where | None = None,
         default: None = None,
@@ -213,8 +207,8 @@ class LastBy(_By[Shown]):
         kind: type[T],
         *,
         default: T,
-        order: Source = "occurred_at",
-        order_kind: type = int,
+        order: Order = "occurred_at",
+        order_kind: OrderKind = int,
         of: Types = None,
         where: Where | None = None,
     ) -> None: ...
@@ -223,8 +217,8 @@ class LastBy(_By[Shown]):
         value: Source,
         kind: Any,
         *,
-        order: Source = "occurred_at",
-        order_kind: type = int,
+        order: Order = "occurred_at",
+        order_kind: OrderKind = int,
         of: Types = None,
         where: Where | None = None,
         default: Any = None,
@@ -232,11 +226,4 @@ class LastBy(_By[Shown]):
         super().__init__(value, kind, order, order_kind, default, of, where)
 
     def combine(self, one: tuple[Any, str, Any], other: tuple[Any, str, Any]) -> tuple[Any, str, Any]:
-        return other if _before(one, other) else one
-
-
-def _before(one: tuple[Any, str, Any], other: tuple[Any, str, Any]) -> bool:
-    """Which stands first. No two events share an id; if two should, the value itself decides."""
-    if one[:2] != other[:2]:
-        return one[:2] < other[:2]
-    return _canonical.encode(one[2]) <= _canonical.encode(other[2])
+        return other if before(one, other) else one

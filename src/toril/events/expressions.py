@@ -195,11 +195,14 @@ class Comparison(Condition, frozen=True, tag="comparison"):
         different_kinds = self.operator == "!="
 
         def evaluate(thing: Any) -> bool:
-            a, b = left(thing), right(thing)
-            if a is None or b is None:
+            a = left(thing)
+            if a is None:
                 return False
-            kind = _kind(a)
-            if kind is None or kind != _kind(b):
+            b = right(thing)
+            if b is None:
+                return False
+            same_type = type(a) is type(b) and type(a) in _COMPARED  # almost always, and quick to tell
+            if not same_type and ((kind := _kind(a)) is None or kind != _kind(b)):
                 return different_kinds
             return compare(a, b)
 
@@ -229,7 +232,14 @@ class All(Condition, frozen=True, tag="all"):
 
     def compiled(self) -> Evaluate:
         parts = [condition.compiled() for condition in self.conditions]
-        return lambda thing: all(part(thing) for part in parts)
+
+        def evaluate(thing: Any) -> bool:
+            for part in parts:  # noqa: SIM110 - a generator would cost more than most conditions
+                if not part(thing):
+                    return False
+            return True
+
+        return evaluate
 
 
 class AnyOf(Condition, frozen=True, tag="any"):
@@ -242,7 +252,14 @@ class AnyOf(Condition, frozen=True, tag="any"):
 
     def compiled(self) -> Evaluate:
         parts = [condition.compiled() for condition in self.conditions]
-        return lambda thing: any(part(thing) for part in parts)
+
+        def evaluate(thing: Any) -> bool:
+            for part in parts:  # noqa: SIM110 - as above
+                if part(thing):
+                    return True
+            return False
+
+        return evaluate
 
 
 class Not(Condition, frozen=True, tag="not"):
@@ -286,6 +303,9 @@ def _member(thing: Any, name: str) -> Any:
     if isinstance(thing, str | bytes | int | float | list | tuple) or name.startswith("_"):
         return None
     return getattr(thing, name, None)
+
+
+_COMPARED = frozenset({str, int, float, bool})
 
 
 def _kind(value: object) -> str | None:

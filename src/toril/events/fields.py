@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
 import msgspec
 
+from toril.events.computed import Members
 from toril.events.errors import ConfigurationError, ProjectionError
 from toril.events.event import AnyEvent
 from toril.events.expressions import Condition, Evaluate, Expression, Value, path
@@ -136,11 +138,11 @@ class Field(ABC, Generic[Shown]):
             "compilable": self.compilable,
         }
 
-    def _take(self, source: Source) -> tuple[Source, Evaluate]:
-        """A source, and the function that evaluates it."""
+    def take(self, source: Source | Condition) -> tuple[Source | Condition, Evaluate]:
+        """Something that this field is made of, and the function that evaluates it."""
         if isinstance(source, str):
             source = path(source)
-        if not isinstance(source, Value) and not callable(source):
+        if not isinstance(source, Expression) and not callable(source):
             raise ConfigurationError(
                 f"{source!r} must be a path like 'data.cost', an expression or a function"
             )
@@ -149,21 +151,27 @@ class Field(ABC, Generic[Shown]):
 
 
 class FieldOfValue(Field[Shown]):
-    """A field made of one value of each event, of one kind."""
+    """A field made of a value of each event, of one kind; with ``members(…)``, of several."""
 
     def __init__(self, value: Source, kind: type, default: Any, of: Types, where: Where | None) -> None:
         super().__init__(of=of, where=where)
-        self.value, self._value = self._take(value)
+        self.value, self._value = self.take(value)
+        if isinstance(self.value, Condition):
+            raise ConfigurationError(f"{value!r} is a condition, not a value")
         if kind not in KINDS:
             raise ConfigurationError(f"kind {kind!r} must be one of int, float, str, bool, object")
         self.kind = kind
         self.default = None if default is None else self._checked(default)
+        self.several = isinstance(self.value, Members)
+        """Whether an event contributes each of several values."""
 
     def _checked(self, value: Any, kind: type | None = None) -> Any:
         return checked(self.name, value, kind or self.kind)
 
     def contribution(self, event: AnyEvent) -> Any:
         value = self._value(event)
+        if self.several:
+            return reduce(self.combine, map(self._checked, value)) if value else None
         return None if value is None else self._checked(value)
 
     def shown(self, accumulated: Any) -> Shown:
@@ -239,6 +247,8 @@ class Count(Field[int]):
 class SetOf(FieldOfValue[frozenset[T]]):
     """The values that there were, each once: ``SetOf("data.model", str)``. Stored in order.
 
+    Of lists, and of several places: ``SetOf(members("data.labels", "data.label"), str)``.
+
     ``limit`` keeps that many of them, the smallest; which those are does not depend on the order of events.
     A set that grows with the number of events makes each event dearer than the last: set a limit.
     """
@@ -263,15 +273,17 @@ class SetOf(FieldOfValue[frozenset[T]]):
 
     def contribution(self, event: AnyEvent) -> frozenset[Any] | None:
         value = self._value(event)
+        if self.several:
+            return self._limited(frozenset(map(self._checked, value))) if value else None
         return None if value is None else frozenset((self._checked(value),))
 
     def combine(self, one: frozenset[Any], other: frozenset[Any]) -> frozenset[Any]:
-        if other <= one:
-            return one
-        both = one | other
-        if self.limit is not None and len(both) > self.limit:
-            return frozenset(sorted(both)[: self.limit])
-        return both
+        return one if other <= one else self._limited(one | other)
+
+    def _limited(self, values: frozenset[Any]) -> frozenset[Any]:
+        if self.limit is None or len(values) <= self.limit:
+            return values
+        return frozenset(sorted(values)[: self.limit])
 
     def shown(self, accumulated: frozenset[T] | None) -> frozenset[T]:
         return frozenset() if accumulated is None else accumulated
