@@ -22,6 +22,7 @@ from toril.keyspace import (
     LogKeys,
     PartitionKeys,
     QueueKeys,
+    ServerKeys,
     SlotRange,
     plan_slots,
     slot_of,
@@ -199,6 +200,7 @@ MAKERS: dict[Kind, Callable[[str], KeySet]] = {
     "queue": lambda name: QueueKeys(make_queue_name(name)),
     "log": LogKeys,
     "partition": lambda name: PartitionKeys(name, len(name), len(name)),
+    "server": lambda _: ServerKeys(),
 }
 
 

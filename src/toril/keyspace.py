@@ -98,7 +98,7 @@ def split_slots(shards: int) -> list[SlotRange]:
 
 # ---------------------------------------------------------------------------- names
 
-Kind = Literal["queue", "stream", "log", "partition", "room"]
+Kind = Literal["queue", "stream", "log", "partition", "room", "server"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -592,7 +592,32 @@ class PartitionKeys(KeySet):
         return self[f"f:{level}"]
 
 
-KEY_SETS: Mapping[Kind, type[KeySet]] = {"queue": QueueKeys, "log": LogKeys, "partition": PartitionKeys}
+@dataclass(frozen=True)
+class ServerKeys(KeySet):
+    """What the HTTP servers of one Redis share."""
+
+    kind: ClassVar[Kind] = "server"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", Key("toril:{server}:"))
+
+    @property
+    def api_keys(self) -> Key:
+        """Hash of the API keys, by their digest."""
+        return self["api-keys"]
+
+    @property
+    def api_keys_used(self) -> Key:
+        """Hash: when an API key was last used, by its digest."""
+        return self["api-keys-used"]
+
+
+KEY_SETS: Mapping[Kind, type[KeySet]] = {
+    "queue": QueueKeys,
+    "log": LogKeys,
+    "partition": PartitionKeys,
+    "server": ServerKeys,
+}
 """The key set of each kind of keyspace; a script's header names the kind it works on."""
 
 

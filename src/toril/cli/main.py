@@ -10,6 +10,7 @@ from rich.text import Text
 import toril
 from toril.cli.doctor import doctor
 from toril.cli.embedded import down, up
+from toril.cli.keys import keys
 from toril.cli.log import log
 from toril.cli.queue import queue
 from toril.cli.runtime.aggregate import aggregate
@@ -37,6 +38,7 @@ for _command in (
     aggregate,
     doctor,
     down,
+    keys,
     log,
     pipelines,
     processors,
