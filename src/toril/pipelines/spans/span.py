@@ -8,15 +8,20 @@ is said once more in one form, whatever dialect it was said in (:class:`Ai`), wi
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, Literal
 
 import msgspec
+
+from toril.errors import InvalidValue
 
 Attributes = dict[str, Any]
 """Names and values as they were sent: text, booleans, whole numbers, fractions, lists and objects.
 
 What JSON does not have is an object with one name: bytes are ``{"$bytes": "<base64>"}``, and fractions that
-are no numbers ``{"$double": "NaN"}`` (or ``Infinity``, ``-Infinity``).
+are no numbers ``{"$double": "NaN"}`` (or ``Infinity``, ``-Infinity``). An object that was sent with just such
+a name, ``$bytes`` or ``$double`` with any number of ``$``, has one ``$`` more here: nothing looks like a mark
+that is none. The names of attributes themselves are as they were sent.
 """
 
 AiKind = Literal[
@@ -153,7 +158,38 @@ class Span(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """Whether no span of the trace is above it."""
         return self.parent_span_id is None
 
+    @property
+    def duration(self) -> int:
+        """Nanoseconds from start to end; 0 where the end is before the start, as clocks sometimes have it."""
+        return max(0, self.end - self.start)
+
     def record_id(self, tenant: str) -> str:
         """The same for the same span of a tenant, however often and by whomever it is sent."""
         text = f"{tenant}\x00{self.trace_id}\x00{self.span_id}"
         return f"span_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+LATEST = 2**63 - 1
+"""The last nanosecond that a span can name."""
+
+_TRACE_ID = re.compile("(?!0{32})[0-9a-f]{32}")
+_SPAN_ID = re.compile("(?!0{16})[0-9a-f]{16}")
+
+
+def check_span(span: Span) -> None:
+    """Refuse a span that cannot be what it says, by field, value and rule."""
+    if not _TRACE_ID.fullmatch(span.trace_id):
+        raise InvalidValue("trace_id", span.trace_id[:100], "32 lower-case hex digits, not all of them 0")
+    ids = [("span_id", span.span_id)]
+    if span.parent_span_id is not None:
+        ids.append(("parent_span_id", span.parent_span_id))
+    for field, ident in ids:
+        if not _SPAN_ID.fullmatch(ident):
+            raise InvalidValue(field, ident[:100], "16 lower-case hex digits, not all of them 0")
+    for field, time in (("start", span.start), ("end", span.end)):
+        if not 0 <= time <= LATEST:
+            raise InvalidValue(field, time, "nanoseconds since 1970, from 0 to 2**63 - 1")
+    if not 0 <= span.kind <= 5:
+        raise InvalidValue("kind", span.kind, "0 to 5")
+    if not 0 <= span.status <= 2:
+        raise InvalidValue("status", span.status, "0 (unset), 1 (ok) or 2 (error)")
