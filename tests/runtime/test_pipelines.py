@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from toril.events import (
     DeclaredProjection,
     EventHandler,
     HandlerContext,
+    HandlerError,
     NewEvent,
     Sum,
     Upcasters,
@@ -480,3 +481,32 @@ async def test_a_command_decides_on_what_its_processor_has_built(
         assert min(asked) == 21
         (event,) = await accounts.service.get_events("acme", "1", 22)
         assert event.data == {"amount": 5, "before": 21}
+
+
+async def test_a_pipeline_for_any_type_gets_all_events_and_its_own_decisions(sourcing: EventSourcing) -> None:
+    broken = True
+
+    async def act(event: AnyEvent, _: HandlerContext) -> None:
+        if broken and event.data == 13:
+            raise HandlerError("no", retryable=False)
+
+    recorder = Recorder(act)
+    pipeline = orders(sourcing)
+    archive = (
+        sourcing.register_pipeline()
+        .with_name("archive")
+        .with_any_aggregate_type()
+        .with_event_handler("history", recorder, retry=QUICK)
+        .build()
+    )
+    async with sourcing, sourcing.worker():
+        await pipeline.service.store_events("acme", "1", [NewEvent(type="placed", data=13)])
+        await until(lambda: _some(archive.service.get_failed_events("acme")))
+        broken = False
+        await archive.service.retry_failed("history", "acme", "order:1")
+        # The event, and the decision about it, which is an event as well.
+        await until(lambda: sorted(recorder.seen) == [("1", 1), ("1", 1)])
+
+
+async def _some(found: Awaitable[list[Any]]) -> bool:
+    return bool(await found)

@@ -18,7 +18,7 @@ from toril.events.projection import AnyProjection, event_type_set
 from toril.events.stores import EventPublisher, ProjectionStore
 from toril.events.upcasters import Upcasters
 from toril.runtime.commands import CommandOptions
-from toril.runtime.work import HandlerWork, ProjectionWork, Retry, Work
+from toril.runtime.work import ANY_TYPE, HandlerWork, ProjectionWork, Retry, Work
 
 if TYPE_CHECKING:
     from toril.runtime.sourcing import EventSourcing, RegisteredPipeline
@@ -66,6 +66,10 @@ class NamedPipelineBuilder:
         return TypedPipelineBuilder(
             self._sourcing, Definition(self._name, check_aggregate_type(aggregate_type))
         )
+
+    def with_any_aggregate_type(self) -> TypedPipelineBuilder:
+        """It processes the events of all aggregates, whatever their type: an archive does."""
+        return TypedPipelineBuilder(self._sourcing, Definition(self._name, ANY_TYPE))
 
     if not TYPE_CHECKING:
 

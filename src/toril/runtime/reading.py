@@ -17,6 +17,7 @@ from toril.runtime.desk import LOOK_ANYWAY, Desk
 from toril.runtime.processing import Processing
 from toril.runtime.slice import Chain, Slice, Slot
 from toril.runtime.trouble import WAIT_FOR_OTHERS, Troubles
+from toril.runtime.work import ANY_TYPE
 
 logger = logging.getLogger("toril.runtime")
 
@@ -169,7 +170,8 @@ class Reading:
             part.known.clear()
 
     def _is_ours(self, entry: Entry) -> bool:
-        return bool(entry.key) and entry.key.split(":", 2)[1] == self._desk.work.aggregate_type
+        wanted = self._desk.work.aggregate_type
+        return bool(entry.key) and (wanted == ANY_TYPE or entry.key.split(":", 2)[1] == wanted)
 
     def _feed(self, part: Slice, entry: Entry, blocked: set[str]) -> None:
         """Give an entry its place: passed over, parked, or in the chain of its aggregate."""
@@ -177,13 +179,12 @@ class Reading:
         slot, key = Slot(entry), entry.key
         part.window.append(slot)
         chain = part.chains.get(key)
-        if chain is None and not self._is_ours(entry):
-            slot.done = True
-            found = None if entry.erased else decision_of(entry)
-            if found is not None and found[1].processor == desk.processor:
-                slot.done = False
-                desk.spawn(part, troubles.carry_out(part, slot, *found))
-        elif entry.version <= part.known.get(key, 0):
+        found = None if entry.erased else decision_of(entry)
+        if found is not None and found[1].processor == desk.processor:
+            decided = Slot(entry)
+            part.window.append(decided)
+            desk.spawn(part, troubles.carry_out(part, decided, *found))
+        if (chain is None and not self._is_ours(entry)) or entry.version <= part.known.get(key, 0):
             slot.done = True
         elif key in part.parked:
             part.note(More(key, [entry]), [slot])
@@ -200,3 +201,11 @@ class Reading:
             if not chain.busy:
                 chain.busy = True
                 self._processing.stand_in_line(chain)
+
+    def _heed(self, part: Slice, entry: Entry) -> None:
+        """Where an entry is a person's decision about this processor, carry it out before it is passed."""
+        found = None if entry.erased else decision_of(entry)
+        if found is not None and found[1].processor == self._desk.processor:
+            slot = Slot(entry)
+            part.window.append(slot)
+            self._desk.spawn(part, self._troubles.carry_out(part, slot, *found))

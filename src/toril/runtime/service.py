@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from toril.aggregate import Aggregate
+from toril.aggregate import Aggregate, check_tenant
 from toril.events.checkpoints import Checkpoint, CheckpointKey, CheckpointStatus
 from toril.events.errors import CheckpointError, ConfigurationError, ValidationError
 from toril.events.event import AnyNewEvent
@@ -28,7 +28,7 @@ from toril.log.entry import START, Partition
 from toril.runtime.backend import Backend, Trouble
 from toril.runtime.decisions import Decision, decisions_in
 from toril.runtime.pipeline import Definition
-from toril.runtime.work import HandlerWork, ProjectionWork, Work
+from toril.runtime.work import ANY_TYPE, HandlerWork, ProjectionWork, Work
 
 if TYPE_CHECKING:
     from toril.runtime.telemetry import RuntimeTelemetry  # needs an extra
@@ -191,8 +191,11 @@ class EventSourcingService:
         return self._store
 
     def aggregate(self, tenant: str, aggregate_id: str) -> Aggregate:
-        """One of the pipeline's aggregates."""
-        return Aggregate(tenant, self._definition.aggregate_type, aggregate_id)
+        """One of the pipeline's aggregates; of a pipeline for any type, by ``type:id``."""
+        kind = self._definition.aggregate_type
+        if kind == ANY_TYPE:
+            kind, _, aggregate_id = aggregate_id.partition(":")
+        return Aggregate(tenant, kind, aggregate_id)
 
     # ------------------------------------------------------------------ events
 
@@ -343,7 +346,7 @@ class EventSourcingService:
         self, tenant: str, *, processor: str | None = None, limit: int = 100
     ) -> list[FailedEvent]:
         """The events of a tenant that failed, the oldest failure first."""
-        Aggregate(tenant, self._definition.aggregate_type, "-")
+        check_tenant(tenant)
         if type(limit) is not int or limit < 1:
             raise ValidationError("limit", limit, "a whole number from 1")
         works = self._definition.works.values() if processor is None else [self._work(processor)]
@@ -360,28 +363,25 @@ class EventSourcingService:
         self, processor: str, tenant: str, aggregate_id: str, *, by: str = "", reason: str = ""
     ) -> None:
         """Have a failed event processed again, with all its attempts; recorded in the log."""
-        await self._decide("retry", processor, tenant, aggregate_id, by, reason)
+        await self._decide("retry", self._work(processor), self.aggregate(tenant, aggregate_id), by, reason)
 
     async def skip_failed(
         self, processor: str, tenant: str, aggregate_id: str, *, by: str = "", reason: str = ""
     ) -> None:
         """Have a failed event left out, and those after it processed; recorded in the log."""
-        await self._decide("skip", processor, tenant, aggregate_id, by, reason)
+        await self._decide("skip", self._work(processor), self.aggregate(tenant, aggregate_id), by, reason)
 
     async def retry_all(self, processor: str, tenant: str, *, by: str = "", reason: str = "") -> int:
         """Have all failed events of a tenant processed again; says how many."""
         failed = await self.get_failed_events(tenant, processor=processor, limit=1_000_000)
         for one in failed:
-            await self._decide("retry", processor, tenant, one.aggregate.id, by, reason)
+            await self._decide("retry", self._work(processor), one.aggregate, by, reason)
         return len(failed)
 
-    async def _decide(
-        self, decision: str, processor: str, tenant: str, aggregate_id: str, by: str, reason: str
-    ) -> None:
-        work, aggregate = self._work(processor), self.aggregate(tenant, aggregate_id)
+    async def _decide(self, decision: str, work: Work, aggregate: Aggregate, by: str, reason: str) -> None:
         trouble = await self._trouble(work, aggregate)
         if trouble is None or trouble.status != "failed":
-            raise CheckpointError(f"{processor!r} has no failed event of this aggregate")
+            raise CheckpointError(f"{work.name!r} has no failed event of this aggregate")
         made = Decision(
             processor=work.processor,
             aggregate_type=aggregate.type,

@@ -44,6 +44,10 @@ class Retry:
         return max(wait, at_least or 0.0)
 
 
+ANY_TYPE = "*"
+"""In the place of an aggregate type: all of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What every processor has."""
