@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from toril.pipelines.spans.otlp.answers import encode_response, encode_status
-from toril.pipelines.spans.otlp.reading import DEFAULT_LIMITS, BadRequest, Decoded, Limits
+from toril.pipelines.spans.otlp.reading import DEFAULT_LIMITS, BadRequest, Decoded, Limits, TooManySpans
 from toril.pipelines.spans.span import Span
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "BadRequest",
     "Decoded",
     "Limits",
+    "TooManySpans",
     "decode_json",
     "decode_protobuf",
     "encode_json",

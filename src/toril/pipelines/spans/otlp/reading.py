@@ -12,10 +12,8 @@ import msgspec
 
 from toril.errors import InvalidValue, TorilError
 from toril.pipelines.spans.otlp.values import size
-from toril.pipelines.spans.span import Attributes, Link, Resource, Scope, Span, SpanEvent
+from toril.pipelines.spans.span import LATEST, Attributes, Link, Resource, Scope, Span, SpanEvent
 
-LATEST = 2**63 - 1
-"""The last nanosecond that there is: in the year 2262."""
 SPAN_KINDS = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
 STATUS_CODES = ("UNSET", "OK", "ERROR")
 NO_TRACE, NO_SPAN = bytes(16), bytes(8)
@@ -25,11 +23,15 @@ class BadRequest(TorilError, ValueError):
     """A body that cannot be read at all. Nothing of it was taken."""
 
 
+class TooManySpans(BadRequest):
+    """A request with more spans than may be sent at a time. In parts, it is taken."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How large a request may be in its parts. The body as a whole is limited by who receives it."""
 
     spans: int = 50_000
-    """Of a request. More are a :class:`BadRequest`."""
+    """Of a request. More are :class:`TooManySpans`."""
     attributes: int = 1024
     """Of a span, event, link, scope or resource; and from here on: more refuse the span."""
     events: int = 16_384
@@ -98,7 +100,7 @@ class Reader(ABC):
         of_scopes = (s for r in request.resource_spans or () for s in r.scope_spans or ())
         number = sum(len(of_scope.spans or ()) for of_scope in of_scopes)
         if number > self.limits.spans:
-            raise BadRequest(f"{number} spans are too many for a request: send at most {self.limits.spans}")
+            raise TooManySpans(f"{number} spans are too many for a request: send at most {self.limits.spans}")
 
     def _resource(self, sent: Any) -> Resource | InvalidValue:
         """A resource; or what is wrong with it, and so with all of its spans."""

@@ -14,7 +14,7 @@ import msgspec
 from toril.errors import InvalidValue
 from toril.pipelines.spans.otlp.reading import shown
 from toril.pipelines.spans.otlp.values import sent_object
-from toril.pipelines.spans.span import Attributes, Link, Resource, Scope, Span, SpanEvent
+from toril.pipelines.spans.span import Attributes, Link, Resource, Scope, Span, SpanEvent, check_span
 
 Origin = TypeVar("Origin", Resource, Scope)
 
@@ -84,6 +84,7 @@ class Writer:
         )
 
     def _span(self, span: Span) -> Any:
+        check_span(span)
         return self.of.span(
             trace_id=self.ident(span.trace_id),
             span_id=self.ident(span.span_id),
