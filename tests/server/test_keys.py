@@ -104,8 +104,9 @@ async def test_when_a_key_was_used_is_noted_now_and_then(redis: Connection) -> N
         await keys.tenant_of(never[:-1] + ("A" if never[-1] != "A" else "B"))
         assert all(key.used is None for key in await keys.list())
     used = {key.prefix: key.used for key in await keys.list()}
-    assert used[made.prefix] is not None
-    assert used[made.prefix] >= made.created
+    last = used[made.prefix]
+    assert last is not None
+    assert last >= made.created
     assert sum(time is not None for time in used.values()) == 1
     # A note that comes after the revocation leaves nothing behind.
     await keys.tenant_of(secret)

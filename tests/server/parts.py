@@ -1,0 +1,147 @@
+"""A server with all its parts, as tests need it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+import msgspec
+
+from toril.aggregate import Aggregate
+from toril.events import NewEvent
+from toril.pipelines.spans.memory import MemorySpanTable, MemoryTraceTable
+from toril.pipelines.spans.span import Span
+from toril.runtime import EventSourcing
+from toril.server.app import Parts
+from toril.server.keys import ApiKeys
+from toril.server.running import Server
+from toril.stores.log import LogEventStore
+
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+JSON = {"Content-Type": "application/json"}
+GZIP = {"Content-Encoding": "gzip"}
+
+TRACE = "5b8efff798038103d269b633813fc60c"
+
+
+def span(number: int = 1, **changed: Any) -> Span:
+    made = Span(
+        trace_id=TRACE,
+        span_id=f"{number:016x}",
+        name="step",
+        kind=1,
+        start=1_700_000_000_000_000_001,
+        end=1_700_000_000_000_000_002,
+        status=0,
+    )
+    return msgspec.structs.replace(made, **changed)
+
+
+@dataclass
+class Recorded:
+    accepted: int = 0
+    repeated: int = 0
+    refused: list[str] = field(default_factory=list)
+
+
+class LogRecorder:
+    """Records spans in a log."""
+
+    def __init__(self, store: LogEventStore) -> None:
+        self._store = store
+
+    async def record(self, tenant: str, spans: Sequence[Span]) -> Recorded:
+        recorded = Recorded()
+        for one in spans:
+            event = NewEvent(type="recorded", id=one.record_id(tenant), data=one)
+            aggregate = Aggregate(tenant, "span", one.trace_id)
+            done = await self._store.append(aggregate, [event], idempotency_key=event.id)
+            recorded.accepted += 1
+            recorded.repeated += done.repeated
+        return recorded
+
+
+class SlowRecorder:
+    """Records when it is let."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.go = asyncio.Event()
+        self.begun = 0
+
+    async def record(self, tenant: str, spans: Sequence[Span]) -> Any:
+        self.begun += 1
+        await self.go.wait()
+        return await self._inner.record(tenant, spans)
+
+
+@dataclass
+class Served:
+    """A running server, and what is behind it."""
+
+    server: Server
+    parts: Parts
+    sourcing: EventSourcing
+    key: str
+    http: httpx.AsyncClient
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    async def stored(self) -> int:
+        """Entries in the log."""
+        assert self.sourcing.log is not None
+        return sum(standing.length for standing in await self.sourcing.log.standings())
+
+    async def post(self, body: bytes, headers: dict[str, str], **how: Any) -> httpx.Response:
+        return await self.http.post("/v1/traces", content=body, headers=headers, **how)
+
+
+@asynccontextmanager
+async def serving(
+    url: str, *, recorder: Callable[[Any], Any] | None = None, **changed: Any
+) -> AsyncIterator[Served]:
+    """A server on a Redis, for the tenant ``acme``."""
+    grace = changed.pop("grace", 10.0)
+    most = changed.pop("most_entries", None)
+    sourcing = EventSourcing(url, partitions=4)
+    if most is not None:
+        sourcing._log_settings |= {"most_entries": most, "patience": 0.1}
+    async with sourcing:
+        assert sourcing.redis is not None
+        assert sourcing.log is not None
+        keys = ApiKeys(sourcing.redis)
+        key, _ = await keys.add("acme")
+        record: Any = LogRecorder(LogEventStore(sourcing.log))
+        parts = Parts(
+            recorder=record if recorder is None else recorder(record),
+            keys=keys,
+            spans=MemorySpanTable(),
+            traces=MemoryTraceTable(),
+            sourcings=[sourcing],
+            metrics_fresh=0.0,
+        )
+        parts = replace(parts, **changed)
+        async with (
+            Server(parts, port=0, grace=grace) as server,
+            httpx.AsyncClient(
+                base_url=server.url, headers={"Authorization": f"Bearer {key}"}, timeout=30
+            ) as http,
+        ):
+            yield Served(server, parts, sourcing, key, http)
+
+
+async def until(true: Callable[[], bool | Awaitable[bool]], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        found = true()
+        if await found if isinstance(found, Awaitable) else found:
+            return
+        assert time.monotonic() < end, "waited in vain"
+        await asyncio.sleep(0.01)
