@@ -1,5 +1,7 @@
 """Implementations of the stores that ``toril.events`` describes."""
 
+from toril.stores.clickhouse import ClickHouseColdStore, ClickHouseHistory, Database
+from toril.stores.history import MemoryHistory, Recorded, WritableHistory
 from toril.stores.log import LogEventStore
 from toril.stores.memory import (
     MemoryCheckpointStore,
@@ -11,11 +13,17 @@ from toril.stores.memory import (
 from toril.stores.sqlite import SqliteColdStore
 
 __all__ = [
+    "ClickHouseColdStore",
+    "ClickHouseHistory",
+    "Database",
     "LogEventStore",
     "MemoryCheckpointStore",
     "MemoryEventPublisher",
     "MemoryEventStore",
+    "MemoryHistory",
     "MemoryProjectionStore",
     "MemorySnapshotStore",
+    "Recorded",
     "SqliteColdStore",
+    "WritableHistory",
 ]

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from toril.errors import InvalidValue
 from toril.pipelines.spans.span import Span
 
 TraceOrder = Literal["latest", "slowest", "dearest", "failing"]
@@ -18,7 +19,7 @@ class SpanRow(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant: str
     record_id: str
-    """The id of the event that recorded it. Two rows with the same are the same row."""
+    """The id of the event that recorded it. Of rows with the same, the smallest version counts."""
     version: int
     """Its place among the spans of its trace, in the order in which they were recorded."""
     recorded_at: int
@@ -86,3 +87,10 @@ class TraceTable(Protocol):
     async def erase(self, tenant: str) -> int:
         """Remove all of a tenant; says how many traces."""
         ...
+
+
+def check_limit(limit: int) -> int:
+    """The limit itself, or an :class:`InvalidValue`."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise InvalidValue("limit", limit, "a whole number from 1")
+    return limit
