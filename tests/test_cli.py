@@ -39,7 +39,7 @@ def test_help_and_version() -> None:
     assert "toril" in run("--version").stdout
     assert toril.__version__ in run("--version").stdout
     shown = run("--help").stdout
-    for command in ("slots", "doctor", "up", "down"):
+    for command in ("slots", "doctor", "up", "embedded"):
         assert command in shown
         assert run(command, "--help").returncode == 0
 
@@ -78,7 +78,7 @@ def test_slots_shows_the_real_shards_and_counts_keys(server: Server | Cluster) -
         (("slots", "a", "--url", "redis://localhost:1"), "redis://localhost:1 cannot be reached"),
         (("slots", "a", "--url", "ftp://x"), "the scheme must be one of"),
         (("slots", "a", "--shards", "0"), "shards 0 is not valid"),
-        (("up", "--home", "/proc/nowhere"), "cannot be used"),
+        (("embedded", "up", "--home", "/proc/nowhere"), "cannot be used"),
     ],
 )
 def test_errors_are_one_line(args: tuple[str, ...], problem: str) -> None:

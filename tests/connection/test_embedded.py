@@ -143,7 +143,7 @@ def toril(*args: str) -> str:
 
 
 def test_up_keeps_it_and_down_stops_it(home: Path) -> None:
-    up = json.loads(toril("up", "--home", str(home), "--json"))
+    up = json.loads(toril("embedded", "up", "--home", str(home), "--json"))
     (pid,) = up["pids"]
     assert alive(pid)
     assert up["urls"] == [f"unix://{home}/server/server.sock"]
@@ -151,17 +151,17 @@ def test_up_keeps_it_and_down_stops_it(home: Path) -> None:
     assert said(joined) == pid
     end(joined)
     assert alive(pid)
-    assert "Stopped" in toril("down", "--home", str(home))
+    assert "Stopped" in toril("embedded", "down", "--home", str(home))
     wait_until_gone(pid)
-    assert "Nothing was running" in toril("down", "--home", str(home))
+    assert "Nothing was running" in toril("embedded", "down", "--home", str(home))
 
 
 def test_up_keeps_one_that_runs_already(home: Path) -> None:
     owner = child(home)
     pid = said(owner)
-    toril("up", "--home", str(home))
+    toril("embedded", "up", "--home", str(home))
     end(owner)
-    assert json.loads(toril("up", "--home", str(home), "--json"))["pids"] == [pid]
+    assert json.loads(toril("embedded", "up", "--home", str(home), "--json"))["pids"] == [pid]
 
 
 async def test_embedded_cluster(home: Path) -> None:

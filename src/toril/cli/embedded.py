@@ -1,4 +1,4 @@
-"""``toril up`` and ``toril down``: keep the embedded server, or stop it."""
+"""``toril embedded up`` and ``down``: keep the embedded server, or stop it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ def _url(address: Address, password: str) -> str:
     return f"unix://{address.path}" if address.path else f"redis://:{password}@{address}"
 
 
-@click.command()
+@click.group()
+def embedded() -> None:
+    """The Valkey that Toril starts where no URL is given."""
+
+
+@embedded.command()
 @click.option("--home", type=click.Path(path_type=Path), help="The data directory (TORIL_HOME).")
 @click.option("--cluster", is_flag=True, help="A cluster of three masters, for development.")
 @click.option(
@@ -27,7 +32,7 @@ def _url(address: Address, password: str) -> str:
 )
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def up(home: Path | None, cluster: bool, fsync: str, json_: bool) -> None:
-    """Start the embedded server, and keep it until 'toril down'.
+    """Start the embedded server, and keep it until 'toril embedded down'.
 
     One that already runs for another process is kept too, when that process ends.
     """
@@ -43,10 +48,10 @@ def up(home: Path | None, cluster: bool, fsync: str, json_: bool) -> None:
     console.print(f"The embedded {'cluster' if cluster else 'server'} is up, with its data in {where}:")
     for server, url in zip(running, urls, strict=True):
         console.print(f"  {url}  [dim](process {server.pid})[/]", soft_wrap=True)
-    console.print("It stays until [bold]toril down[/].")
+    console.print("It stays until [bold]toril embedded down[/].")
 
 
-@click.command()
+@embedded.command()
 @click.option("--home", type=click.Path(path_type=Path), help="The data directory (TORIL_HOME).")
 def down(home: Path | None) -> None:
     """Stop the embedded server. Its data stays."""

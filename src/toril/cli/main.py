@@ -13,37 +13,51 @@ from toril.cli.show import errors
 from toril.errors import TorilError
 
 COMMANDS = {
-    "aggregate": "toril.cli.runtime.aggregate:aggregate",
-    "doctor": "toril.cli.doctor:doctor",
-    "down": "toril.cli.embedded:down",
-    "keys": "toril.cli.keys:keys",
-    "log": "toril.cli.log:log",
-    "pipelines": "toril.cli.runtime.pipelines:pipelines",
-    "processors": "toril.cli.runtime.processors:processors",
-    "queue": "toril.cli.queue:queue",
-    "run": "toril.cli.runtime.run:run",
-    "simulate": "toril.cli.simulate:simulate",
-    "slots": "toril.cli.slots:slots",
-    "tenant": "toril.cli.tenant:tenant",
-    "up": "toril.cli.embedded:up",
-    "worker": "toril.cli.worker:worker",
+    "aggregate": ("runtime.aggregate", "One aggregate of a pipeline: its events, and what they made."),
+    "doctor": ("doctor", "Check Python, the server, Java and ClickHouse; say how to fix them."),
+    "embedded": ("embedded", "The Valkey that Toril starts where no URL is given."),
+    "keys": ("keys", "The API keys of tenants."),
+    "log": ("log", "Event logs: look at them, and look after them."),
+    "pipelines": ("runtime.pipelines", "The pipelines of a program, and how they stand."),
+    "processors": ("runtime.processors", "Handlers and projections: how far they are, and what failed."),
+    "queue": ("queue", "Look at job queues, and change them."),
+    "run": ("runtime.run", "Run the commands, handlers and projections of pipelines."),
+    "server": ("up", "Collect spans over HTTP; other processes process them."),
+    "simulate": ("simulate", "Send traces of made-up LLM applications."),
+    "slots": ("slots", "Which slot, and which server, a name belongs to."),
+    "tenant": ("tenant", "What concerns one tenant."),
+    "up": ("up", "Collect spans over HTTP, and process them, all in one process."),
+    "worker": ("worker", "Run a worker of a job queue."),
 }
-"""Each command, and where it is. It is imported when it is called: the others may need what is not there."""
+"""Each command: its module in ``toril.cli``, and what it is for.
+
+A module is imported when its command is called: it may need an extra that the others do not.
+"""
 
 
 class Commands(click.Group):
-    """Commands that are imported when they are asked for."""
+    """Commands that are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        where = COMMANDS.get(cmd_name)
-        if where is None:
+        if cmd_name not in COMMANDS:
             return None
-        module, _, name = where.partition(":")
-        found: click.Command = getattr(import_module(module), name)
+        try:
+            module = import_module(f"toril.cli.{COMMANDS[cmd_name][0]}")
+        except ModuleNotFoundError as problem:
+            if problem.name is None or problem.name.partition(".")[0] == "toril":
+                raise
+            raise TorilError(
+                f"`toril {cmd_name}` needs {problem.name}, which is not installed: pip install 'toril[all]'"
+            ) from None
+        found: click.Command = getattr(module, cmd_name)
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, what) for name, (_, what) in sorted(COMMANDS.items())])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -5,7 +5,7 @@ Each server has a folder with three small files beside its data:
 - ``alive.lock`` is locked by the server and its keeper for as long as they live. Whoever gets the lock
   starts a server; whoever does not joins the one that runs. No process ids are compared.
 - ``server.json`` says how to reach it. It is written when the server is up.
-- ``kept`` exists when the server is to outlive the process that started it (``toril up``).
+- ``kept`` exists when the server is to outlive the process that started it (``toril embedded up``).
 
 When the process that started it is gone, however it went, its keeper stops the server. Processes that
 had joined it find their connection closed, and the next call starts the server anew, with all data.

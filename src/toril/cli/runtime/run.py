@@ -12,9 +12,9 @@ import click
 
 from toril.cli.runtime.target import Target, load_pipelines, module_argument
 from toril.cli.show import console
+from toril.cli.signals import Signals
 from toril.connection.open import URL_VARIABLE
 from toril.errors import InvalidValue
-from toril.runtime import EventSourcing
 
 
 @click.command()
@@ -43,18 +43,8 @@ def run(module: str, only: tuple[str, ...], processes: int, url: str | None, no_
 
 
 async def _run(target: Target, pipelines: tuple[str, ...], *, upkeep: bool) -> None:
-    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, signals.put_nowait, each)
-    working = asyncio.create_task(_work(target.sourcing, pipelines, signals, upkeep))
-    await asyncio.wait({working})
-    working.result()
-
-
-async def _work(
-    sourcing: EventSourcing, pipelines: tuple[str, ...], signals: asyncio.Queue[signal.Signals], upkeep: bool
-) -> None:
+    signals = Signals()
+    sourcing = target.sourcing
     async with sourcing, sourcing.worker(*pipelines, upkeep=upkeep) as worker:
         for name in pipelines:
             definition = sourcing.pipelines[name].definition
@@ -62,24 +52,11 @@ async def _work(
                 console.print(f"processing [bold]{work.processor}[/]")
             for command in definition.commands:
                 console.print(f"executing  [bold]{name}/command/{command}[/]")
-        failing = asyncio.create_task(worker.wait())
-        signalled = asyncio.create_task(signals.get())
-        done, _ = await asyncio.wait({failing, signalled}, return_when=asyncio.FIRST_COMPLETED)
-        if failing in done:
-            signalled.cancel()
-            failing.result()
-        failing.cancel()
-        console.print(f"{signalled.result().name}: finishing what is under way; once more to end at once")
-        again = asyncio.create_task(_end_at_once(signals))
+        received = await signals.first(worker.wait())
+        console.print(f"{received.name}: finishing what is under way; once more to end at once")
+        signals.end_at_the_next("ended; others take over when the leases have run out")
         await worker.close()
-        again.cancel()
     console.print("closed")
-
-
-async def _end_at_once(signals: asyncio.Queue[signal.Signals]) -> None:
-    await signals.get()
-    console.print("ended; others take over when the leases have run out")
-    os._exit(1)
 
 
 def _run_many(module: str, only: tuple[str, ...], processes: int, no_upkeep: bool) -> int:

@@ -1,0 +1,154 @@
+"""The whole of it, put together: log, tables, pipelines, and what serves and works.
+
+Without settings everything is embedded: a Valkey of its own and a ClickHouse engine inside of the process.
+With URLs, the same code is one of any number of processes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+from toril.connection.durability import Level
+from toril.connection.embedded import default_home
+from toril.events import EventHandler
+from toril.log import Retention
+from toril.pipelines.archive import ARCHIVE, register_archive
+from toril.pipelines.spans.aggregation import DEBOUNCE
+from toril.pipelines.spans.clickhouse import ClickHouseSpanTable, ClickHouseTraceTable
+from toril.pipelines.spans.ingestion import Ingestion, safest
+from toril.pipelines.spans.prices import PriceTable
+from toril.pipelines.spans.redaction import Redactor, no_redaction
+from toril.runtime import EngineOptions, EventSourcing, ProcessorWorker
+from toril.server.app import Parts
+from toril.server.keys import ApiKeys
+from toril.server.limits import Limits
+from toril.server.running import HOST, PORT, Server
+from toril.stores.clickhouse import ClickHouseColdStore, ClickHouseHistory, Database
+
+logger = logging.getLogger("toril.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What can be said about a set-up. Nothing needs to be."""
+
+    redis: str | None = None
+    """As for :func:`toril.connect`; None: ``TORIL_REDIS_URL``, else the embedded server in ``home``."""
+    clickhouse: str | None = None
+    """``clickhouse://user:password@host:8123/database``; None: an engine in this process, in ``home``."""
+    home: Path = field(default_factory=default_home)
+    log: str = "log"
+    partitions: int | None = None
+    quiet: timedelta = timedelta(hours=1)
+    """How long a trace must be quiet before it leaves Redis. The same in all processes."""
+    durability: Level | None = None
+    """How safe spans must be before they are accepted; None: as safe as the server can make them."""
+    redactor: Redactor = no_redaction
+    prices: PriceTable | None = None
+    debounce: timedelta = DEBOUNCE
+    on_settled: Mapping[str, EventHandler[Any]] = field(default_factory=dict)
+    """Handlers for settled summaries, by name."""
+    options: EngineOptions | None = None
+    limits: Limits = Limits()  # noqa: RUF009 - it is frozen
+    open_tenant: str | None = None
+    """For development: requests from this machine that bring no key are this tenant's."""
+
+
+class Setup:
+    """Everything that a process needs to collect, to process and to answer.
+
+    ::
+
+        async with Setup.open(Settings()) as setup, setup.worker(), setup.server() as server:
+            await server.wait()
+    """
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self.settings = settings
+        self.database = database
+        self.spans = ClickHouseSpanTable(database)
+        self.traces = ClickHouseTraceTable(database)
+        self.history = ClickHouseHistory(database)
+        self.cold = ClickHouseColdStore(database)
+        self.sourcing = EventSourcing(
+            settings.redis or f"embedded://{settings.home}",
+            log=settings.log,
+            partitions=settings.partitions,
+            cold=self.cold,
+            history=self.history,
+            quiet=settings.quiet,
+            options=settings.options,
+        )
+        self.ingestion = Ingestion(
+            self.sourcing,
+            spans=self.spans,
+            traces=self.traces,
+            redactor=settings.redactor,
+            prices=settings.prices,
+            debounce=settings.debounce,
+            durability=settings.durability,
+            on_settled=settings.on_settled,
+        )
+        register_archive(self.sourcing, self.history)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings) -> AsyncIterator[Self]:
+        """Open the tables and the log; closed in the other order."""
+        async with AsyncExitStack() as stack:
+            directory = None if settings.clickhouse else settings.home / "clickhouse"
+            database = await stack.enter_async_context(
+                await Database.open(settings.clickhouse, directory=directory)
+            )
+            setup = cls(settings, database)
+            await stack.enter_async_context(setup.sourcing)
+            await setup._begin()
+            yield setup
+
+    async def _begin(self) -> None:
+        log = self.sourcing.log
+        assert log is not None
+        if self.ingestion.durability is None:
+            self.ingestion.durability = await safest(log)
+            if self.ingestion.durability == "memory":
+                logger.warning(
+                    "spans are accepted when they are in the server's memory: it can promise no more"
+                )
+        if (await log.layout()).retention is None:
+            # The history has a copy of everything, so what all have read may go.
+            await log.choose_retention(Retention.archived_by(ARCHIVE))
+
+    @property
+    def keys(self) -> ApiKeys:
+        """The API keys of tenants."""
+        assert self.sourcing.redis is not None
+        return ApiKeys(self.sourcing.redis)
+
+    @asynccontextmanager
+    async def worker(self) -> AsyncIterator[ProcessorWorker]:
+        """Process what comes in, while it is entered."""
+        async with self.sourcing.worker() as worker:
+            yield worker
+
+    def server(self, host: str = HOST, port: int = PORT) -> Server:
+        """What serves it over HTTP, while it is entered."""
+        return Server(
+            Parts(
+                recorder=self.ingestion,
+                keys=self.keys,
+                spans=self.spans,
+                traces=self.traces,
+                sourcings=[self.sourcing],
+                limits=self.settings.limits,
+                open_tenant=self.settings.open_tenant,
+                checks={"clickhouse": self.database.ping},
+            ),
+            host=host,
+            port=port,
+        )
