@@ -7,7 +7,7 @@ from typing import Any
 
 from toril.events import BatchEventHandler, Event, HandlerContext, NewEvent
 from toril.runtime import EventSourcing, RegisteredPipeline
-from toril.stores.clickhouse import ClickHouseHistory, Recorded
+from toril.stores.history import Recorded, WritableHistory
 
 ARCHIVE = "archive/history"
 """The reader that retention can name: what it has read is kept for good."""
@@ -18,7 +18,7 @@ AT_ONCE = 256
 class Archive(BatchEventHandler[Any]):
     """Keeps a copy of events. Kept again, an event is the same row."""
 
-    def __init__(self, history: ClickHouseHistory) -> None:
+    def __init__(self, history: WritableHistory) -> None:
         self._history = history
 
     async def handle_many(self, events: Sequence[Event[Any]], _: HandlerContext) -> None:
@@ -44,7 +44,7 @@ def _kept(event: Event[Any]) -> Recorded:
     )
 
 
-def register_archive(sourcing: EventSourcing, history: ClickHouseHistory) -> RegisteredPipeline:
+def register_archive(sourcing: EventSourcing, history: WritableHistory) -> RegisteredPipeline:
     """Have all events of an event sourcing copied."""
     return (
         sourcing.register_pipeline()

@@ -147,8 +147,11 @@ class Setup:
                 sourcings=[self.sourcing],
                 limits=self.settings.limits,
                 open_tenant=self.settings.open_tenant,
-                checks={"clickhouse": self.database.ping},
+                checks={"clickhouse": self._look_at_tables},
             ),
             host=host,
             port=port,
         )
+
+    async def _look_at_tables(self) -> None:
+        await self.database.query("SELECT 1", {})
