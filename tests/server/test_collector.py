@@ -8,6 +8,7 @@ import json
 import time
 import tracemalloc
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import msgspec
@@ -16,8 +17,12 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as SentSpan
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
@@ -132,13 +137,18 @@ async def test_nothing_is_a_request_too(served: Served) -> None:
 
 
 async def test_partial_success_says_how_many_and_why(served: Served) -> None:
-    mixed = [span(1), span(2, trace_id="0" * 32), span(3), span(4, span_id="0" * 16)]
-    answer = await served.post(otlp.encode_protobuf(mixed), PROTOBUF)
+    mixed = ExportTraceServiceRequest.FromString(otlp.encode_protobuf([span(n) for n in range(1, 5)]))
+    sent = mixed.resource_spans[0].scope_spans[0].spans
+    sent[1].trace_id, sent[3].span_id = bytes(16), bytes(8)
+    answer = await served.post(mixed.SerializeToString(), PROTOBUF)
     assert answer.status_code == 200
     partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
     assert partial.rejected_spans == 2
     assert "trace" in partial.error_message
-    answer = await served.post(otlp.encode_json(mixed), JSON)
+    as_json = json.loads(otlp.encode_json([span(n) for n in range(1, 5)]))
+    listed = as_json["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    listed[1]["traceId"], listed[3]["spanId"] = "0" * 32, ""
+    answer = await served.post(json.dumps(as_json).encode(), JSON)
     assert int(answer.json()["partialSuccess"]["rejectedSpans"]) == 2
     assert [one.span_id for one in await recorded(served)] == [span(1).span_id, span(3).span_id]
 
@@ -190,16 +200,24 @@ async def test_bad_requests_are_told_why_and_nothing_is_stored(served: Served, w
     assert (await served.post(GOOD, PROTOBUF)).status_code == 200  # and the server goes on
 
 
-BAD_SPANS = {
-    "no trace id": span(trace_id="0" * 32),
-    "no span id": span(span_id="0" * 16),
-    "10 MB attribute": span(attributes={"large": "x" * 10_000_000}),
+BAD_SPANS: dict[str, dict[str, Any]] = {
+    "no trace id": {"trace_id": b""},
+    "zero trace id": {"trace_id": bytes(16)},
+    "short trace id": {"trace_id": b"abc"},
+    "zero span id": {"span_id": bytes(8)},
+    "a time beyond all": {"start_time_unix_nano": 2**64 - 1},  # -1, as one may come to send it
+    "10 MB attribute": {"attributes": [KeyValue(key="x", value=AnyValue(string_value="y" * 10_000_000))]},
 }
 
 
 @pytest.mark.parametrize("what", BAD_SPANS)
 async def test_bad_spans_are_told_why_and_nothing_is_stored(served: Served, what: str) -> None:
-    answer = await served.post(otlp.encode_protobuf([BAD_SPANS[what]]), PROTOBUF)
+    good = {"trace_id": bytes.fromhex(TRACE), "span_id": b"12345678", "name": "step"}
+    sent = SentSpan(**(good | BAD_SPANS[what]))
+    request = ExportTraceServiceRequest(
+        resource_spans=[ResourceSpans(scope_spans=[ScopeSpans(spans=[sent])])]
+    )
+    answer = await served.post(request.SerializeToString(), PROTOBUF)
     assert answer.status_code == 200
     partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
     assert partial.rejected_spans == 1
