@@ -145,6 +145,7 @@ SECRET_NAMES = (
 MOST_PASSES = 8
 NOT_TEXT = frozenset({"trace_id", "span_id", "parent_span_id", "kind", "rules"})
 """Fields of a span and its parts that are no one's words."""
+_redacted = re.compile(r"\[redacted:[^\]]*\]")
 _word = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 
 
@@ -234,6 +235,12 @@ class RedactRules:
 
     def _name(self, name: str) -> tuple[str, str | None]:
         """A name as it may be stored, and what is stored for its value where that is secret."""
-        words = f" {' '.join(_word.findall(name)).lower()} "
+        shown = self.text(name)
+        words = _words(name) + _words(shown)
         found = next((secret for secret in self.names if f" {secret} " in words), None)
-        return self.text(name), found and f"[redacted:{found.replace(' ', '-')}]"
+        return shown, found and f"[redacted:{found.replace(' ', '-')}]"
+
+
+def _words(name: str) -> str:
+    """The words of a name, each between spaces; those that stand for something redacted are none."""
+    return f" {' '.join(_word.findall(_redacted.sub(' ', name))).lower()} "
