@@ -139,7 +139,7 @@ class Troubles:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             for part in list(desk.slices.values()):
-                if not desk.still_has(part):
+                if not (part.due or part.over) or not desk.still_has(part):
                     continue
                 if part.over:
                     self._hand_on(part)

@@ -43,11 +43,10 @@ class RecordSpanCommand(CommandHandler[Span]):
         span = priced(span, cls.prices)
         try:
             return cls.redactor(tenant, span)
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the span is not stored
             # What it stumbled over may be what must not be said.
-            raise RedactionFailed(
-                "span", span.span_id, f"the redactor failed: {type(problem).__name__}"
-            ) from None
+            rule = f"the redactor failed ({type(problem).__name__}), so it is not stored"
+            raise RedactionFailed("span", span.span_id, rule) from None
 
     async def handle(self, command: Command[Span]) -> list[NewEvent[Any]]:
         span = command.data
