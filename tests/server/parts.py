@@ -6,21 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 import msgspec
 
-from toril.aggregate import Aggregate
-from toril.events import NewEvent
+from toril.pipelines.spans.ingestion import Ingestion, Recorded
 from toril.pipelines.spans.memory import MemorySpanTable, MemoryTraceTable
 from toril.pipelines.spans.span import Span
 from toril.runtime import EventSourcing
 from toril.server.app import Parts
 from toril.server.keys import ApiKeys
 from toril.server.running import Server
-from toril.stores.log import LogEventStore
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 JSON = {"Content-Type": "application/json"}
@@ -42,39 +40,15 @@ def span(number: int = 1, **changed: Any) -> Span:
     return msgspec.structs.replace(made, **changed)
 
 
-@dataclass
-class Recorded:
-    accepted: int = 0
-    repeated: int = 0
-    refused: list[str] = field(default_factory=list)
-
-
-class LogRecorder:
-    """Records spans in a log."""
-
-    def __init__(self, store: LogEventStore) -> None:
-        self._store = store
-
-    async def record(self, tenant: str, spans: Sequence[Span]) -> Recorded:
-        recorded = Recorded()
-        for one in spans:
-            event = NewEvent(type="recorded", id=one.record_id(tenant), data=one)
-            aggregate = Aggregate(tenant, "span", one.trace_id)
-            done = await self._store.append(aggregate, [event], idempotency_key=event.id)
-            recorded.accepted += 1
-            recorded.repeated += done.repeated
-        return recorded
-
-
 class SlowRecorder:
     """Records when it is let."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Ingestion) -> None:
         self._inner = inner
         self.go = asyncio.Event()
         self.begun = 0
 
-    async def record(self, tenant: str, spans: Sequence[Span]) -> Any:
+    async def record(self, tenant: str, spans: Sequence[Span]) -> Recorded:
         self.begun += 1
         await self.go.wait()
         return await self._inner.record(tenant, spans)
@@ -105,7 +79,7 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    url: str, *, recorder: Callable[[Any], Any] | None = None, **changed: Any
+    url: str, *, recorder: Callable[[Ingestion], Any] | None = None, **changed: Any
 ) -> AsyncIterator[Served]:
     """A server on a Redis, for the tenant ``acme``."""
     grace = changed.pop("grace", 10.0)
@@ -113,17 +87,17 @@ async def serving(
     sourcing = EventSourcing(url, partitions=4)
     if most is not None:
         sourcing._log_settings |= {"most_entries": most, "patience": 0.1}
+    spans, traces = MemorySpanTable(), MemoryTraceTable()
+    ingestion = Ingestion(sourcing, spans=spans, traces=traces)
     async with sourcing:
         assert sourcing.redis is not None
-        assert sourcing.log is not None
         keys = ApiKeys(sourcing.redis)
         key, _ = await keys.add("acme")
-        record: Any = LogRecorder(LogEventStore(sourcing.log))
         parts = Parts(
-            recorder=record if recorder is None else recorder(record),
+            recorder=ingestion if recorder is None else recorder(ingestion),
             keys=keys,
-            spans=MemorySpanTable(),
-            traces=MemoryTraceTable(),
+            spans=spans,
+            traces=traces,
             sourcings=[sourcing],
             metrics_fresh=0.0,
         )

@@ -14,6 +14,7 @@ import uvicorn
 from toril.errors import InvalidValue, TorilError
 from toril.server.access import is_loopback
 from toril.server.app import Parts, create_app
+from toril.server.protocol import BoundedHttp
 
 HOST, PORT = "127.0.0.1", 8000
 BACKLOG = 2048
@@ -59,7 +60,7 @@ class Server:
                 self.app,
                 host=host,
                 port=port,
-                http="httptools",
+                http=BoundedHttp,
                 ws="none",
                 lifespan="on",
                 log_config=None,
