@@ -16,13 +16,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from backports.zstd import ZstdDecompressor
+from lz4.frame import LZ4FrameDecompressor  # type: ignore[import-untyped]
 
 from toril.stores.clickhouse import engine
 
@@ -54,10 +57,23 @@ def quoted(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+def unpacked(sent: bytes, decompressor: Callable[[], Any]) -> bytes:
+    """A body of as many frames as the client made."""
+    parts = []
+    while sent:
+        frame = decompressor()
+        parts.append(frame.decompress(sent))
+        assert frame.eof, "the last frame is cut off"
+        sent = frame.unused_data or b""
+    return b"".join(parts)
+
+
 class Handler(BaseHTTPRequestHandler):
     """One connection. Every request has a handle of its own on the engine, so that settings end with it."""
 
     protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    disable_nagle_algorithm = True
     path_of_engine: str
 
     def do_GET(self) -> None:
@@ -67,11 +83,14 @@ class Handler(BaseHTTPRequestHandler):
             self.do_POST()
 
     def do_POST(self) -> None:
-        body = self.body()
+        try:
+            body = self.body()
+        except RuntimeError:  # a client that could not make the rest of it
+            self.refuse(400, 432, "The body cannot be unpacked. (UNKNOWN_CODEC)")
+            return
         wanted = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         if self.headers.get("Authorization") != wanted:
-            problem = "Code: 516. DB::Exception: Authentication failed. (AUTHENTICATION_FAILED)"
-            self.answer(403, problem.encode(), {"X-ClickHouse-Exception-Code": "516"})
+            self.refuse(403, 516, "Authentication failed. (AUTHENTICATION_FAILED)")
             return
         given = {name: values[-1] for name, values in parse_qs(urlsplit(self.path).query, True).items()}
         statement = given.get("query", "").encode()
@@ -95,12 +114,15 @@ class Handler(BaseHTTPRequestHandler):
             sent = b"".join(parts)
         else:
             sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        encoding = self.headers.get("Content-Encoding")
-        if encoding and sent:
-            from clickhouse_connect.driver._backend.chdb_backend import _decompress
-
-            sent = _decompress(sent, encoding)
-        return sent
+        match self.headers.get("Content-Encoding"):
+            case None:
+                return sent
+            case "lz4":
+                return unpacked(sent, LZ4FrameDecompressor)
+            case "zstd":
+                return unpacked(sent, ZstdDecompressor)
+            case other:
+                raise NotImplementedError(other)
 
     def ask(self, statement: bytes, given: dict[str, str]) -> tuple[bytes, str | None]:
         import chdb
@@ -133,6 +155,10 @@ class Handler(BaseHTTPRequestHandler):
             handle.query(f"{into} FROM INFILE {quoted(file.name)} FORMAT {kind}")
         return b""
 
+    def refuse(self, status: int, code: int, text: str) -> None:
+        problem = f"Code: {code}. DB::Exception: {text}"
+        self.answer(status, problem.encode(), {"X-ClickHouse-Exception-Code": str(code)})
+
     def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
         for name, value in (headers or {}).items():
@@ -141,6 +167,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+        self.wfile.flush()
 
     def log_message(self, *_: Any) -> None:
         """Nothing: tests look at answers."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -224,7 +223,7 @@ class TraceTableContract(ABC):
     async def test_the_summary_with_more_events_counts(self) -> None:
         """Whatever the order; the later of two with as many."""
         versions = [trace(1, version, cost=version) for version in (1, 2, 3)]
-        for order in itertools.permutations(versions):
+        for order in (versions, versions[::-1], [versions[1], versions[2], versions[0]]):
             async with self.open() as table:
                 for one in order:
                     await table.insert([one])
@@ -274,6 +273,7 @@ class TraceTableContract(ABC):
             assert await numbers(until=11) == [1, 0]
             assert await numbers(since=5, until=5) == []
             assert await numbers(until=LATEST) == [3, 2, 1, 0]
+            assert await numbers(since=-1, until=2**64) == [3, 2, 1, 0]
 
     async def test_a_trace_that_changed_is_found_as_it_is_now(self) -> None:
         """Not by what it was."""

@@ -250,11 +250,11 @@ class ClickHouseTraceTable:
         where, by = ORDERS[order]
         bounds: dict[str, Any] = {"tenant": tenant, "limit": check_limit(limit)}
         if since is not None:
-            where += " AND StartedAt >= fromUnixTimestamp64Nano({since:Int64})"
-            bounds["since"] = moment(since)
+            where += " AND toUnixTimestamp64Nano(StartedAt) >= {since:Int128}"
+            bounds["since"] = since
         if until is not None:
-            where += " AND StartedAt < fromUnixTimestamp64Nano({until:Int64})"
-            bounds["until"] = moment(until)
+            where += " AND toUnixTimestamp64Nano(StartedAt) < {until:Int128}"
+            bounds["until"] = until
         return await self._read(
             "SELECT TraceId, Version, Body FROM {database}.trace_summaries FINAL"  # noqa: S608 - parts of our own
             " WHERE TenantId = {tenant:String} AND TraceId IN"

@@ -147,7 +147,7 @@ class Batcher(Generic[Row]):
                 await self._keep_pace()
                 batch = self._gather()
                 if batch:
-                    await self._settle(batch, [self._limits.splits])
+                    await self._settle(batch)
         finally:
             self._runner = None
 
@@ -176,23 +176,26 @@ class Batcher(Generic[Row]):
             batch.append(self._waiting.popleft())
         return batch
 
-    async def _settle(self, batch: list[_Piece[Row]], budget: list[int]) -> None:
-        """Insert these, or find out which of them cannot be."""
-        try:
-            await self._insert([row for piece in batch for row in piece.rows])
-        except Exception as problem:  # noqa: BLE001 - it goes to those whose rows these are
-            if len(batch) > 1 and not is_retryable(problem) and budget[0] > 1:
-                budget[0] -= 2
-                middle = len(batch) // 2
-                await self._settle(batch[:middle], budget)
-                await self._settle(batch[middle:], budget)
-                return
-            self._end(batch, problem)
-        except BaseException:
-            self._end(batch, StoreError("the insert was given up, and may have been done"))
-            raise
-        else:
-            self._end(batch, None)
+    async def _settle(self, batch: list[_Piece[Row]]) -> None:
+        """Insert these, in halves and halves of halves where some cannot be."""
+        parts, left = [batch], self._limits.splits
+        while parts:
+            part = parts.pop()
+            try:
+                await self._insert([row for piece in part for row in piece.rows])
+            except Exception as problem:  # noqa: BLE001 - it goes to those whose rows these are
+                if len(part) == 1 or left < 2 or is_retryable(problem):
+                    self._end(part, problem)
+                    continue
+                left -= 2
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+            except BaseException:
+                for one in (part, *parts):
+                    self._end(one, StoreError("the insert was given up, and may have been done"))
+                raise
+            else:
+                self._end(part, None)
 
     def _end(self, batch: list[_Piece[Row]], problem: Exception | None) -> None:
         for piece in batch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from toril.aggregate import check_tenant
 from toril.events.errors import ConfigurationError, StoreError
 from toril.stores.clickhouse import engine
 from toril.stores.clickhouse.batcher import Batcher, Limits
-from toril.stores.clickhouse.failures import store_error
+from toril.stores.clickhouse.failures import keep_values_out_of_logs, store_error
 from toril.stores.clickhouse.migrations import migrate
 from toril.stores.clickhouse.place import Embedded, Place, place_of
 from toril.stores.clickhouse.table import Row, Table, weight
@@ -30,6 +29,10 @@ ANSWER_TIMEOUT = 60
 
 INSERTING = {"async_insert": 0, "insert_deduplicate": 0, "max_partitions_per_insert_block": 0}
 """Acknowledged when it is stored; rows count as the same by their keys alone; old events are of any month."""
+
+
+CACHES = dict.fromkeys(("mark_cache_size", "primary_index_cache_size", "index_mark_cache_size"), 64 * 2**20)
+"""Of the engine inside of a process, in bytes: it would take 5 GiB for each."""
 
 
 class Database:
@@ -97,7 +100,11 @@ class Database:
         return isinstance(self._place, Embedded)
 
     async def query(
-        self, statement: str, parameters: Mapping[str, Any], *, formats: Mapping[str, str] | None = None
+        self,
+        statement: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        formats: Mapping[str, str] | None = None,
     ) -> list[tuple[Any, ...]]:
         """The rows of a ``SELECT``. Values are bound as ``{name:Type}``; ``{database}`` is put in.
 
@@ -106,8 +113,8 @@ class Database:
         text = statement.replace("{database}", self.name)
 
         def work(client: Any) -> list[tuple[Any, ...]]:
-            found = client.query(text, dict(parameters), column_formats=dict(formats or {}))
-            return [tuple(row) for row in found.result_rows]
+            found = client.query(text, dict(parameters or {}), column_formats=dict(formats or {}))
+            return list(found.result_rows)
 
         return await self.run("read", work)
 
@@ -150,10 +157,28 @@ class Database:
         if there:
             text = f"ALTER TABLE {self.name}.{table.name} DELETE WHERE TenantId = {{tenant:String}}"
             await self.run(
-                f"erase from {table.name}",
-                lambda client: client.command(text, {"tenant": tenant}, settings={"mutations_sync": 2}),
+                f"erase from {table.name}", lambda client: client.command(text, {"tenant": tenant})
             )
+            await self._until_changed(table)
         return there
+
+    async def _until_changed(self, table: Table) -> None:
+        """Wait for what was begun: it may take longer than one answer may."""
+        pause = 0.01
+        while True:
+            left, problems = (
+                await self.query(
+                    "SELECT count(), countIf(latest_fail_reason != '') FROM system.mutations"
+                    " WHERE database = {name:String} AND table = {table:String} AND NOT is_done",
+                    {"name": self.name, "table": table.name},
+                )
+            )[0]
+            if not left:
+                return
+            if problems:
+                raise StoreError(f"ClickHouse cannot finish changing {table.name}: see system.mutations")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)
 
     async def run(self, what: str, work: Callable[[Any], T]) -> T:
         """Run ``work`` with a connection in a thread. A caller that gives up does not stop what was begun."""
@@ -201,14 +226,13 @@ class Database:
             raise ConfigurationError(
                 f"ClickHouse needs pip install 'toril[clickhouse]' ({problem})"
             ) from problem
-        # What the driver writes to its log goes to those who listen, not to everybody's terminal.
-        logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
+        keep_values_out_of_logs()
         place = self._place
         if isinstance(place, Embedded):
             if not self._has_engine:
                 engine.acquire(place.directory)
                 self._has_engine = True
-            return create_client(interface="chdb", path=str(place.directory))
+            return create_client(interface="chdb", path=str(place.directory), chdb_options=CACHES)
         return create_client(
             interface="https" if place.tls else "http",
             host=place.host,

@@ -35,7 +35,7 @@ RETRYABLE = {
     "TIMEOUT_EXCEEDED": 159,
     "TOO_MANY_PARTS": 252,
     "TOO_MANY_SIMULTANEOUS_QUERIES": 202,
-    "TOO_MANY_UNEXPECTED_DATA_PARTS": 227,
+    "TOO_MANY_UNEXPECTED_DATA_PARTS": 231,
     "UNFINISHED": 341,
     "UNKNOWN_STATUS_OF_INSERT": 319,
 }
@@ -45,6 +45,23 @@ PRESSED = {RETRYABLE[name] for name in ("TOO_MANY_PARTS", "SERVER_OVERLOADED", "
 """Where coming back at once makes it worse."""
 
 _CODES = frozenset(RETRYABLE.values())
+
+
+def _without_values(record: logging.LogRecord) -> bool:
+    record.exc_info = record.exc_text = None
+    return True
+
+
+def keep_values_out_of_logs() -> None:
+    """What the driver logs of rows and statements that fail says that they did, and not what is in them.
+
+    And it goes to those who listen, not to everybody's terminal.
+    """
+    drivers = logging.getLogger("clickhouse_connect")
+    if not drivers.handlers:
+        drivers.addHandler(logging.NullHandler())
+    for part in ("transform", "_backend.http_sync"):
+        logging.getLogger(f"clickhouse_connect.driver.{part}").addFilter(_without_values)
 
 
 def store_error(what: str, place: str, problem: Exception) -> TorilError:

@@ -40,7 +40,8 @@ class ClickHouseHistory:
         found = await self._database.query(
             "SELECT Version, RecordedAt, Body FROM {database}.event_log FINAL"
             " WHERE TenantId = {tenant:String} AND AggregateType = {type:String}"
-            " AND AggregateId = {id:String} AND Version BETWEEN {first:UInt64} AND {last:UInt64} ORDER BY Version",
+            " AND AggregateId = {id:String} AND Version BETWEEN {first:UInt64} AND {last:UInt64}"
+            " ORDER BY Version",
             {
                 "tenant": aggregate.tenant,
                 "type": aggregate.type,
