@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -19,10 +20,13 @@ from typing import Any, cast
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.conftest import SCALE
+from tests.conftest import SCALE, Servers, emptied
 from tests.receiver import Answer, Receiver, partly
+from tests.server.parts import serving
 from tests.test_cli import run as toril
 from toril.errors import InvalidValue
+from toril.pipelines.spans import otlp
+from toril.pipelines.spans.dialects import understand
 from toril.simulate import Report, Run, Simulator, TracePlan, bodies, checksum, plan, simulate
 from toril.simulate.dialects import DIALECTS
 from toril.simulate.scenes import SCENES
@@ -115,7 +119,11 @@ def test_traces_are_as_in_life() -> None:
     for sign in (
         [span for span in spans if span.error and any(event.name == "exception" for event in span.events)],
         [span for span in spans if span.attributes.get("http.request.resend_count") is not None],
-        [span for span in spans if any(event.name == "gen_ai.content.chunk" for event in span.events)],
+        [
+            span
+            for span in spans
+            if any(event.name == "gen_ai.content.completion.chunk" for event in span.events)
+        ],
         [span for span in spans if span.attributes.get("gen_ai.usage.cost")],
         [span for span in spans if span.attributes.get("gen_ai.usage.cache_read.input_tokens")],
         [span for span in spans if span.delay],
@@ -124,9 +132,7 @@ def test_traces_are_as_in_life() -> None:
         [span for span in spans if span.links],
     ):
         assert 5 < len(sign) < len(spans) / 2
-    conversations = Counter(
-        span.attributes.get("gen_ai.conversation.id") for span in spans if span.parent is None
-    )
+    conversations = Counter(span.attributes.get("gen_ai.conversation.id") for span in spans)
     assert max(count for name, count in conversations.items() if name) > 1
 
 
@@ -183,6 +189,48 @@ def test_what_is_planned_is_what_is_encoded() -> None:
         assert span.status.description == planned.error
         assert span.resource.attributes["service.name"] == planned.service
         assert span.dropped_attributes == span.dropped_events == 0
+
+
+def test_toril_understands_all_that_is_said() -> None:
+    """Every dialect's models, tokens, first tokens, costs, people."""
+    plans = {span.span_id: span for trace in plan(11, spans=3_000, largest=100) for span in trace.spans}
+    understood = [
+        understand(span)
+        for body in bodies(11, 3_000, base=BASE)
+        for span in otlp.decode_protobuf(body).spans
+        if int(span.span_id, 16) in plans  # of those that the two have in common
+    ]
+    seen: Counter[tuple[str, str]] = Counter()
+    scopes = {dialect.scope: name for name, dialect in DIALECTS.items()}
+    for span in understood:
+        planned, dialect = plans[int(span.span_id, 16)], scopes.get(span.scope.name, "web")
+        streamed = any(event.name == one.first_token for event in span.events for one in DIALECTS.values())
+        if span.ai is not None and span.ai.kind == "llm":
+            assert span.ai.models, span.attributes
+            seen[dialect, "llm"] += 1
+            if span.status != 2:
+                assert span.ai.input_tokens
+                assert span.ai.output_tokens
+                assert span.ai.input
+                assert span.ai.output
+                assert (span.ai.first_token is not None) == streamed
+                seen[dialect, "first token"] += streamed
+                seen[dialect, "cost"] += span.ai.cost is not None
+        elif span.ai is not None and span.ai.kind == "embedding":
+            assert span.ai.input_tokens
+            seen[dialect, "embedding"] += 1
+        above = None if planned.parent is None else plans[planned.parent].scope
+        if dialect != "web" and above != planned.scope:
+            assert span.ai is not None
+            assert span.ai.user
+            assert span.ai.conversation
+    for dialect in DIALECTS:
+        assert seen[dialect, "llm"]
+        assert seen[dialect, "first token"]
+        if dialect != "langwatch":  # it has no word for it
+            assert seen[dialect, "embedding"]
+    for dialect in ("genai", "openinference", "langwatch"):
+        assert seen[dialect, "cost"]
 
 
 @pytest.mark.parametrize(
@@ -245,6 +293,16 @@ def test_every_span_arrives_and_is_accounted_for(
     for tenant, key in run.keys.items():
         mine = [(line["trace_id"], line["span_id"]) for line in lines if line["tenant"] == tenant]
         assert Counter(mine) == Counter(set(receiver.spans(key))), "each once"
+
+
+@pytest.mark.promise
+async def test_a_real_collector_takes_each_span_once(servers: Servers, rng: random.Random) -> None:
+    async with serving(emptied(servers.get("valkey-standalone")).url) as served:
+        run = short(served.url, keys={"acme": served.key}, seed=rng.randrange(2**63), traces=int(60 * SCALE))
+        report = await asyncio.to_thread(Simulator(run).send)
+        assert report.errors == 0
+        assert report.acknowledged > report.spans, "some were sent twice"
+        assert await served.stored() == report.tenants["acme"].spans == report.spans
 
 
 def test_two_runs_send_the_same_bytes(rng: random.Random) -> None:

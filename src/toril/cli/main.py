@@ -26,6 +26,7 @@ COMMANDS = {
     "simulate": ("simulate", "Send traces of made-up LLM applications."),
     "slots": ("slots", "Which slot, and which server, a name belongs to."),
     "tenant": ("tenant", "What concerns one tenant."),
+    "traces": ("traces", "Look at the traces that a server has collected."),
     "up": ("up", "Collect spans over HTTP, and process them, all in one process."),
     "worker": ("worker", "Run a worker of a job queue."),
 }

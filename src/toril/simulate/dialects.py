@@ -93,7 +93,7 @@ class GenAi:
     """OpenTelemetry's semantic conventions for generative AI."""
 
     scope = "opentelemetry.instrumentation.openai_v2"
-    first_token = "gen_ai.content.chunk"  # noqa: S105
+    first_token = "gen_ai.content.completion.chunk"  # noqa: S105
 
     _operations: dict[StepKind, str] = {  # noqa: RUF012 - a table
         "agent": "invoke_agent",
@@ -126,6 +126,8 @@ class GenAi:
             }
         if call.reasoning:
             said["gen_ai.usage.reasoning.output_tokens"] = call.reasoning
+        if call.first_token is not None:
+            said["gen_ai.response.time_to_first_chunk"] = call.first_token / 1_000_000_000
         if call.cost is not None:
             said["gen_ai.usage.cost"] = usd(call.cost)
         return f"chat {model.name}", said
@@ -208,7 +210,7 @@ class OpenInference:
         if step.kind == "tool":
             said["tool.name"] = step.name
         if step.kind == "embedding" and step.model is not None:
-            said["embedding.model_name"] = step.model.name
+            said |= {"embedding.model_name": step.model.name, "llm.token_count.prompt": step.tokens}
         for place, document in enumerate(step.documents):
             said[f"retrieval.documents.{place}.document.content"] = document
             said[f"retrieval.documents.{place}.document.score"] = round(0.93 - place * 0.07, 2)
@@ -248,6 +250,14 @@ class Traceloop:
         return f"{call.model.provider}.chat", said
 
     def step(self, step: Step) -> Words:
+        if step.kind == "embedding" and step.model is not None:
+            return f"{step.model.provider}.embeddings", {
+                "llm.request.type": "embedding",
+                "gen_ai.system": step.model.provider,
+                "gen_ai.request.model": step.model.name,
+                "gen_ai.prompt.0.content": step.input,
+                "gen_ai.usage.prompt_tokens": step.tokens,
+            }
         kind = step.kind if step.kind in ("workflow", "agent", "tool") else "task"
         said: Attributes = {
             "traceloop.span.kind": kind,
@@ -308,7 +318,7 @@ class Vercel:
             if step.output is not None:
                 said["ai.toolCall.result"] = text(step.output)
             return "ai.toolCall", said
-        name = "ai.embed" if step.kind == "embedding" else "ai.generateText"
+        name = "ai.embed.doEmbed" if step.kind == "embedding" else "ai.generateText"
         said = {"operation.name": name, "ai.operationId": name, "ai.telemetry.functionId": step.name}
         said["ai.value" if step.kind == "embedding" else "ai.prompt"] = text({"prompt": step.input})
         if step.model is not None:
@@ -339,7 +349,7 @@ class LangWatch:
     }
 
     def call(self, call: Call) -> Words:
-        metrics = {"promptTokens": call.input_tokens, "completionTokens": call.output_tokens}
+        counts = {"prompt_tokens": call.input_tokens, "completion_tokens": call.output_tokens}
         said: Attributes = {
             "langwatch.span.type": "llm",
             "gen_ai.request.model": call.model.name,
@@ -347,8 +357,9 @@ class LangWatch:
             "langwatch.input": text({"type": "chat_messages", "value": call.messages}),
         }
         if call.reply is not None:
-            said["langwatch.output"] = text({"type": "text", "value": call.reply})
-            said["langwatch.metrics"] = text({"type": "json", "value": metrics})
+            answer = [{"role": "assistant", "content": call.reply}]
+            said["langwatch.output"] = text({"type": "chat_messages", "value": answer})
+            said["langwatch.metrics"] = text(counts | {"reasoning_tokens": call.reasoning})
         if call.cost is not None:
             said["langwatch.span.cost"] = usd(call.cost)
         return f"{call.model.name} completion", said
@@ -361,8 +372,7 @@ class LangWatch:
         if step.output is not None:
             said["langwatch.output"] = text({"type": "text", "value": step.output})
         if step.documents:
-            found = [{"document_id": str(place), "content": it} for place, it in enumerate(step.documents)]
-            said["langwatch.rag.contexts"] = text({"type": "json", "value": found})
+            said["langwatch.rag_contexts"] = text([{"content": document} for document in step.documents])
         return step.name, said
 
     def person(self, person: Person) -> Attributes:

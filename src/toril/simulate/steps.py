@@ -224,7 +224,8 @@ class Draft:
     def finished(self, shift: int) -> list[SpanPlan]:
         """The spans, with the whole trace moved in time."""
         for made in self.spans:
-            if made.parent is None:
+            # The instrumentation of the web knows nothing of conversations.
+            if made.scope == self.dialect.scope and (made.parent is None or made.parent.scope != made.scope):
                 made.attributes |= self.dialect.person(self.person)
         return [
             SpanPlan(
