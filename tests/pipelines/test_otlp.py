@@ -322,9 +322,9 @@ def test_original_names_also_where_only_some_are() -> None:
 
 def test_half_characters_become_one_that_says_so() -> None:
     body = json.dumps(request(sent(name=r"NAME"))).encode()
-    body = body.replace(b"NAME", rb"a\ud83d b\\ud83d c\ud83d\ude42 d\ude42")
-    [span] = decode_json(body).spans
-    assert span.name == "a\ufffd b\\ud83d c🙂 d\ufffd"
+    sent_name = rb"a\ud83d b\\ud83d c\ud83d\ude42\n\u00e9 \ud83d\ud83d\ude42 d\ude42\\\ud83d"
+    [span] = decode_json(body.replace(b"NAME", sent_name)).spans
+    assert span.name == "a\ufffd b\\ud83d c🙂\né \ufffd🙂 d\ufffd\\\ufffd"
 
 
 def test_a_bad_resource_or_scope_refuses_its_spans() -> None:

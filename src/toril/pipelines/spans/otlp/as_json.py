@@ -23,10 +23,9 @@ T = TypeVar("T")
 
 _decoder = msgspec.json.Decoder(Request)
 _original_name = re.compile(rf'"(?:{"|".join(CAMEL)})"\s*:'.encode())
-_escape = re.compile(
-    rb"\\(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
+_escapes = re.compile(  # whole ones, as many as follow each other; or half a character
+    rb"(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})[^\\]*+)++"
+    rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 
 
@@ -45,8 +44,10 @@ def decode(body: bytes, limits: Limits) -> Decoded:
 def _decode(body: bytes, limits: Limits) -> Decoded:
     try:
         request = _decoder.decode(body)
+    except msgspec.ValidationError:
+        raise
     except msgspec.DecodeError:
-        mended = _escape.sub(lambda found: rb"\ufffd" if found["half"] else found[0], body)
+        mended = _escapes.sub(lambda found: rb"\ufffd" if found["half"] else found[0], body)
         if mended == body:
             raise
         body = mended
@@ -116,7 +117,7 @@ class JsonReader(Reader):
             value = pair.value
             if value is not None and (text := value.string_value) is not None:
                 if len(text) > surely_short:
-                    self.check_size(shown(name), text)
+                    self.check_value(name, text)
                 attributes[name] = text
             else:
                 attributes[name] = self._value(name, value, 0)
@@ -138,20 +139,22 @@ class JsonReader(Reader):
         made = self._composed(name, value, depth)
         self.lacking |= made is None
         if made is not None and not depth:
-            self.check_size(shown(name), made)
+            self.check_value(name, made)
         return made
 
     def _composed(self, name: str, value: Value, depth: int) -> Any:
         if value.bytes_value is not None:
             return recorded_bytes(_proper(name, "base64", bytes_of(value.bytes_value)))
-        if value.array_value is None and value.kvlist_value is None:
-            return None
-        if depth == self.limits.depth:
-            self.refuse_depth(name)
         if value.array_value is not None:
+            self.check_depth(name, depth)
             return [self._value(name, one, depth + 1) for one in value.array_value.values or ()]
-        pairs = (value.kvlist_value and value.kvlist_value.values) or ()
-        return recorded_object({pair.key or "": self._value(name, pair.value, depth + 1) for pair in pairs})
+        if value.kvlist_value is not None:
+            self.check_depth(name, depth)
+            pairs = value.kvlist_value.values or ()
+            return recorded_object(
+                {pair.key or "": self._value(name, pair.value, depth + 1) for pair in pairs}
+            )
+        return None
 
 
 def _proper(name: str, rule: str, made: T | None) -> T:

@@ -13,7 +13,7 @@ from opentelemetry.proto.resource.v1 import resource_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from toril.errors import InvalidValue
-from toril.pipelines.spans.otlp.reading import BadRequest, Decoded, Limits, Reader, shown
+from toril.pipelines.spans.otlp.reading import BadRequest, Decoded, Limits, Reader
 from toril.pipelines.spans.otlp.values import recorded_bytes, recorded_float, recorded_object
 from toril.pipelines.spans.otlp.writing import Classes, Writer
 from toril.pipelines.spans.span import Attributes, Span
@@ -54,7 +54,7 @@ class ProtobufReader(Reader):
             # Most are texts or whole numbers: to ask for these is faster than to ask what there is.
             if text := value.string_value:
                 if len(text) > surely_short:
-                    self.check_size(shown(pair.key), text)
+                    self.check_value(pair.key, text)
                 attributes[pair.key] = text
             else:
                 attributes[pair.key] = value.int_value or self._value(pair.key, value, 0)
@@ -71,16 +71,16 @@ class ProtobufReader(Reader):
             return None
         made = self._composed(name, value, which, depth)
         if not depth:
-            self.check_size(shown(name), made)
+            self.check_value(name, made)
         return made
 
     def _composed(self, name: str, value: AnyValue, which: str, depth: int) -> Any:
         if which == "bytes_value":
             return recorded_bytes(value.bytes_value)
-        if depth == self.limits.depth:
-            self.refuse_depth(name)
+        self.check_depth(name, depth)
         if which == "array_value":
-            return [self._value(name, one, depth + 1) for one in value.array_value.values]
+            values = value.array_value.values
+            return [one.string_value or self._value(name, one, depth + 1) for one in values]
         pairs = value.kvlist_value.values
         return recorded_object({pair.key: self._value(name, pair.value, depth + 1) for pair in pairs})
 

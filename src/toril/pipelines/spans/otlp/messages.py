@@ -35,7 +35,7 @@ class Values(Message):
 class Pair(Message):
     """A ``KeyValue``."""
 
-    key: str | None = None
+    key: str | None = ""
     value: Value | None = None
 
 
@@ -48,10 +48,10 @@ class Pairs(Message):
 class EventMessage(Message):
     """A ``Span.Event``."""
 
-    time_unix_nano: Number = None
-    name: str | None = None
+    time_unix_nano: Number = 0
+    name: str | None = ""
     attributes: list[Pair] | None = None
-    dropped_attributes_count: Number = None
+    dropped_attributes_count: Number = 0
 
 
 class LinkMessage(Message):
@@ -59,17 +59,17 @@ class LinkMessage(Message):
 
     trace_id: Ident = None
     span_id: Ident = None
-    trace_state: str | None = None
+    trace_state: str | None = ""
     attributes: list[Pair] | None = None
-    dropped_attributes_count: Number = None
-    flags: Number = None
+    dropped_attributes_count: Number = 0
+    flags: Number = 0
 
 
 class StatusMessage(Message):
     """A ``Status``."""
 
-    message: str | None = None
-    code: int | str | None = None
+    message: str | None = ""
+    code: int | str | None = 0
 
 
 class SpanMessage(Message):
@@ -77,29 +77,29 @@ class SpanMessage(Message):
 
     trace_id: Ident = None
     span_id: Ident = None
-    trace_state: str | None = None
+    trace_state: str | None = ""
     parent_span_id: Ident = None
-    flags: Number = None
-    name: str | None = None
-    kind: int | str | None = None
-    start_time_unix_nano: Number = None
-    end_time_unix_nano: Number = None
+    flags: Number = 0
+    name: str | None = ""
+    kind: int | str | None = 0
+    start_time_unix_nano: Number = 0
+    end_time_unix_nano: Number = 0
     attributes: list[Pair] | None = None
-    dropped_attributes_count: Number = None
+    dropped_attributes_count: Number = 0
     events: list[EventMessage] | None = None
-    dropped_events_count: Number = None
+    dropped_events_count: Number = 0
     links: list[LinkMessage] | None = None
-    dropped_links_count: Number = None
+    dropped_links_count: Number = 0
     status: StatusMessage | None = None
 
 
 class ScopeMessage(Message):
     """An ``InstrumentationScope``."""
 
-    name: str | None = None
-    version: str | None = None
+    name: str | None = ""
+    version: str | None = ""
     attributes: list[Pair] | None = None
-    dropped_attributes_count: Number = None
+    dropped_attributes_count: Number = 0
 
 
 class ScopeSpans(Message):
@@ -107,14 +107,14 @@ class ScopeSpans(Message):
 
     scope: ScopeMessage | None = None
     spans: list[SpanMessage] | None = None
-    schema_url: str | None = None
+    schema_url: str | None = ""
 
 
 class ResourceMessage(Message):
     """A ``Resource``."""
 
     attributes: list[Pair] | None = None
-    dropped_attributes_count: Number = None
+    dropped_attributes_count: Number = 0
 
 
 class ResourceSpans(Message):
@@ -122,7 +122,7 @@ class ResourceSpans(Message):
 
     resource: ResourceMessage | None = None
     scope_spans: list[ScopeSpans] | None = None
-    schema_url: str | None = None
+    schema_url: str | None = ""
 
 
 class Request(Message):

@@ -111,9 +111,7 @@ class Reader(ABC):
                 return Resource(schema_url=url)
             return Resource(
                 attributes=self.attributes(raw.attributes),
-                dropped_attributes=self._count("dropped_attributes_count", n)
-                if (n := raw.dropped_attributes_count)
-                else 0,
+                dropped_attributes=self._count("dropped_attributes_count", raw.dropped_attributes_count),
                 schema_url=url,
             )
         except InvalidValue as problem:
@@ -130,9 +128,7 @@ class Reader(ABC):
                 name=self.text("name", raw.name),
                 version=self.text("version", raw.version),
                 attributes=self.attributes(raw.attributes),
-                dropped_attributes=self._count("dropped_attributes_count", n)
-                if (n := raw.dropped_attributes_count)
-                else 0,
+                dropped_attributes=self._count("dropped_attributes_count", raw.dropped_attributes_count),
                 schema_url=url,
             )
         except InvalidValue as problem:
@@ -169,22 +165,20 @@ class Reader(ABC):
             trace_id=trace_id.hex(),
             span_id=span_id.hex(),
             parent_span_id=parent.hex() if parent and parent != NO_SPAN else None,
-            trace_state=self.text("trace_state", t) if (t := raw.trace_state) else "",
-            flags=self._count("flags", n) if (n := raw.flags) else 0,
+            trace_state=self.text("trace_state", raw.trace_state),
+            flags=self._count("flags", raw.flags),
             name=self.text("name", raw.name),
             kind=kind,
             start=self._time("start_time_unix_nano", raw.start_time_unix_nano),
             end=self._time("end_time_unix_nano", raw.end_time_unix_nano),
             status=code,
-            status_message=self.text("status.message", message) if message else "",
+            status_message=self.text("status.message", message),
             attributes=self.attributes(raw.attributes),
             events=self._events(events) if events else [],
             links=self._links(links) if links else [],
-            dropped_attributes=self._count("dropped_attributes_count", n)
-            if (n := raw.dropped_attributes_count)
-            else 0,
-            dropped_events=self._count("dropped_events_count", n) if (n := raw.dropped_events_count) else 0,
-            dropped_links=self._count("dropped_links_count", n) if (n := raw.dropped_links_count) else 0,
+            dropped_attributes=self._count("dropped_attributes_count", raw.dropped_attributes_count),
+            dropped_events=self._count("dropped_events_count", raw.dropped_events_count),
+            dropped_links=self._count("dropped_links_count", raw.dropped_links_count),
             resource=resource,
             scope=scope,
         )
@@ -198,9 +192,7 @@ class Reader(ABC):
                     name=self.text("name", raw.name),
                     time=self._time("time_unix_nano", raw.time_unix_nano),
                     attributes=self.attributes(raw.attributes),
-                    dropped_attributes=self._count("dropped_attributes_count", n)
-                    if (n := raw.dropped_attributes_count)
-                    else 0,
+                    dropped_attributes=self._count("dropped_attributes_count", raw.dropped_attributes_count),
                 )
                 events.append(event)
         except InvalidValue as problem:
@@ -215,12 +207,10 @@ class Reader(ABC):
                 link = Link(
                     trace_id=(self.ident("trace_id", raw.trace_id, 16) or NO_TRACE).hex(),
                     span_id=(self.ident("span_id", raw.span_id, 8) or NO_SPAN).hex(),
-                    trace_state=self.text("trace_state", t) if (t := raw.trace_state) else "",
-                    flags=self._count("flags", n) if (n := raw.flags) else 0,
+                    trace_state=self.text("trace_state", raw.trace_state),
+                    flags=self._count("flags", raw.flags),
                     attributes=self.attributes(raw.attributes),
-                    dropped_attributes=self._count("dropped_attributes_count", n)
-                    if (n := raw.dropped_attributes_count)
-                    else 0,
+                    dropped_attributes=self._count("dropped_attributes_count", raw.dropped_attributes_count),
                 )
                 links.append(link)
         except InvalidValue as problem:
@@ -233,7 +223,7 @@ class Reader(ABC):
         return self.whole(field, raw, LATEST)
 
     def _count(self, field: str, raw: Any) -> int:
-        if type(raw) is int and 0 < raw < 2**32:
+        if type(raw) is int and 0 <= raw < 2**32:
             return raw
         return self.whole(field, raw, 2**32 - 1)
 
@@ -245,11 +235,15 @@ class Reader(ABC):
             self.check_size(field, raw)
         return raw
 
-    def check_size(self, field: str, value: Any) -> None:
-        """A value within the limit, whatever its kind."""
-        bytes_ = size(value)
-        if bytes_ > self.limits.value:
-            raise InvalidValue(f"the size of {field}", bytes_, f"at most {self.limits.value} bytes")
+    def check_size(self, field: str, text: str) -> None:
+        """A text within the limit."""
+        if (bytes_ := size(text)) > self.limits.value:
+            self._refuse_size(field, bytes_)
+
+    def check_value(self, name: str, value: Any) -> None:
+        """The value of an attribute within the limit."""
+        if (bytes_ := size(value)) > self.limits.value:
+            self._refuse_size(shown(name), bytes_)
 
     def check_length(self, field: str, values: Any, most: int) -> None:
         """A list within its limit."""
@@ -258,15 +252,18 @@ class Reader(ABC):
 
     def checked_names(self, attributes: Attributes) -> Attributes:
         """The same, when all names are within the limit."""
-        if sum(map(len, attributes)) > self.surely_short:
+        if len("".join(attributes)) > self.surely_short:
             for name in attributes:
                 self.check_size("the name of an attribute", name)
         return attributes
 
-    def refuse_depth(self, name: str) -> NoReturn:
-        """Refuse an attribute that is nested too deeply."""
-        most = self.limits.depth
-        raise InvalidValue(f"the depth of {shown(name)}", most + 1, f"at most {most}")
+    def check_depth(self, name: str, depth: int) -> None:
+        """A list or an object in the value of an attribute that may lie so deep."""
+        if depth >= self.limits.depth:
+            raise InvalidValue(f"the depth of {shown(name)}", depth + 1, f"at most {self.limits.depth}")
+
+    def _refuse_size(self, field: str, bytes_: int) -> NoReturn:
+        raise InvalidValue(f"the size of {field}", bytes_, f"at most {self.limits.value} bytes")
 
 
 def shown(name: str) -> str:
