@@ -268,6 +268,15 @@ def test_keys_beyond_the_limit_are_the_largest_in_whatever_order() -> None:
         assert fold(Tree, order).notes == {"m.a": "a", "m.b": "b", "m.c": "c", "m.d": "d"}
 
 
+def test_one_event_with_more_than_the_limit_keeps_the_smallest_too() -> None:
+    notes = {f"m.{key}": key for key in "fbdeca"}
+    many = event(1, {"start": 1, "span": "s", "notes": notes, "models": ["e", "d", "a", "c", "b"]})
+    state = fold(Tree, [many])
+    assert list(state.notes) == ["m.a", "m.b", "m.c", "m.d"]
+    assert state.models == {"a", "b", "c"}
+    assert Tree.decode(Tree.encode(state)) == state
+
+
 def test_a_declaration_with_them_is_data() -> None:
     assert Tree.compilable
     described = {one["name"]: one for one in Tree.describe()["fields"]}

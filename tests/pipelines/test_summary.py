@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from tests.conftest import SCALE
 from toril.events import Aggregate, AnyEvent, Event, NewEvent, VersionConflict, fold, state_at, use_clock
+from toril.pipelines.spans.recording import SPAN_RECORDED
 from toril.pipelines.spans.span import Ai, Resource, Span
 from toril.pipelines.spans.summary import (
     MANY,
     MESSAGE,
     PREVIEW,
     SPAN_AGGREGATE,
-    SPAN_RECORDED,
     WORD,
     TraceSummary,
     recompute,

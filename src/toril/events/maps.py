@@ -11,7 +11,7 @@ from toril.events.errors import ConfigurationError
 from toril.events.event import AnyEvent
 from toril.events.expressions import Expression
 from toril.events.fields import Field, Source, Types, Where, checked
-from toril.events.orders import Order, OrderKind, Place, before
+from toril.events.orders import Order, OrderKind, Place
 
 LONGEST_KEY = 256
 """Keys of more bytes than this are passed over: they come from outside, and cut ones could be mistaken."""
@@ -62,26 +62,32 @@ class FirstPerKey(Field[dict[str, str]]):
         self._named = {key: self.take(source) for key, source in named.items()}
         self._prefixes = {prefix: self.take(source) for prefix, source in (prefixes or {}).items()}
         for key in (*self._named, *self._prefixes):
-            if not isinstance(key, str) or not 0 < len(key.encode()) <= LONGEST_KEY:
+            if not isinstance(key, str) or not key or not _fits(key):
                 raise ConfigurationError(f"the key {key!r:.100} must be text of 1 to {LONGEST_KEY} bytes")
         self.place = Place(self, order, order_kind)
 
     def contribution(self, event: AnyEvent) -> dict[str, _Entry] | None:
-        found: dict[str, Any] = {}
+        found = self._found(event)
+        if not found or (place := self.place.of(event)) is None:
+            return None
+        ident, most = event.id, self.most
+        return {key: (place, ident, cut(as_text(found[key]), most)) for key in sorted(found)[: self.limit]}
+
+    def _found(self, event: AnyEvent) -> dict[str, Any]:
+        named = self._named
+        found = {key: value for key, (_, evaluate) in named.items() if (value := evaluate(event)) is not None}
         for prefix, (_, evaluate) in self._prefixes.items():
             entries = evaluate(event)
             if isinstance(entries, Mapping):
-                found.update((key, value) for key, value in entries.items() if key.startswith(prefix))
-        found.update((key, evaluate(event)) for key, (_, evaluate) in self._named.items())
-        keys = sorted(
-            key for key, value in found.items() if value is not None and len(key.encode()) <= LONGEST_KEY
-        )
-        if not keys or (place := self.place.of(event)) is None:
-            return None
-        return {key: (place, event.id, cut(as_text(found[key]), self.most)) for key in keys[: self.limit]}
+                found |= {
+                    key: value
+                    for key, value in entries.items()
+                    if key.startswith(prefix) and value is not None and key not in named and _fits(key)
+                }
+        return found
 
     def combine(self, one: dict[str, _Entry], other: dict[str, _Entry]) -> dict[str, _Entry]:
-        better = {key: entry for key, entry in other.items() if key not in one or not before(one[key], entry)}
+        better = {key: entry for key, entry in other.items() if key not in one or entry < one[key]}
         if not better:
             return one
         both = {**one, **better}
@@ -121,6 +127,10 @@ class FirstPerKey(Field[dict[str, str]]):
             "longest_key": LONGEST_KEY,
             **self.place.describe(),
         }
+
+
+def _fits(key: str) -> bool:
+    return len(key.encode()) <= LONGEST_KEY
 
 
 def _described(source: object) -> dict[str, Any] | None:

@@ -73,6 +73,8 @@ class Place:
 
 def before(one: tuple[Any, str, Any], other: tuple[Any, str, Any]) -> bool:
     """Which of (place, event id, value) is first. Should two events share an id, the value itself decides."""
-    if one[:2] != other[:2]:
-        return one[:2] < other[:2]
+    if one[0] != other[0]:
+        return bool(one[0] < other[0])
+    if one[1] != other[1]:
+        return one[1] < other[1]
     return _canonical.encode(one[2]) <= _canonical.encode(other[2])

@@ -34,13 +34,11 @@ from toril.events import (
     text,
 )
 from toril.events.expressions import Path
+from toril.pipelines.spans.recording import SPAN_RECORDED
 from toril.pipelines.spans.tables import SpanRow
 
-SPAN_RECORDED = "lw.obs.span.ingestion.recorded"
-"""The type of the events that record a span; their data is a :class:`~toril.pipelines.spans.span.Span`."""
-
 SPAN_AGGREGATE = "span"
-"""The type of the aggregates that they belong to; the id of one is the trace's."""
+"""The type of the aggregates that spans are events of; the id of one is the trace's."""
 
 PREVIEW = 4096
 """How many bytes of an input and of an output are in a summary. All of it is in the span."""
