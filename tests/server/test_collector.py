@@ -373,6 +373,19 @@ async def test_a_full_log_is_503_with_the_time_to_wait(redis_url: str) -> None:
         assert await served.stored() == 2
 
 
+async def test_a_large_request_that_was_cut_short_is_completed_by_sending_it_again(redis_url: str) -> None:
+    body = otlp.encode_protobuf([span(number) for number in range(1, 601)])
+    async with serving(redis_url, most_entries=300) as served:
+        assert (await served.post(body, PROTOBUF)).status_code == 503
+        begun = await served.stored()
+        assert 0 < begun < 600
+    async with serving(redis_url) as served:
+        assert (await served.post(body, PROTOBUF)).status_code == 200
+        assert await recorded(served) == [span(number) for number in range(1, 601)]
+        text = (await served.http.get("/metrics")).text
+        assert f'toril_collector_spans_total{{outcome="repeated"}} {begun}.0' in text
+
+
 async def test_redis_away_is_503_and_back_is_200(monkeypatch: pytest.MonkeyPatch) -> None:
     with standalone({"appendonly": "yes"}) as server:
         monkeypatch.setattr(toril.runtime.sourcing, "connect", lambda url: connect(url, patience=0.3))
@@ -469,8 +482,12 @@ async def test_without_a_key_only_from_this_machine_and_only_when_told(redis_url
         assert await recorded(served) == [span()]
         wrong = {"api-key": "trl_" + "x" * 43}
         assert (await http.post(url, content=GOOD, headers=PROTOBUF | wrong)).status_code == 401
-        rebound = {"Host": "evil.example"}
-        assert (await http.post(url, content=GOOD, headers=PROTOBUF | rebound)).status_code == 401
+        for name in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "[::1", ""):
+            answer = await http.post(url, content=GOOD, headers=PROTOBUF | {"Host": name})
+            assert answer.status_code == 401, name
+        for name in ("localhost:8000", "localhost", "[::1]:8000", "127.0.0.1"):
+            answer = await http.post(url, content=GOOD, headers=PROTOBUF | {"Host": name})
+            assert answer.status_code == 200, name
         for host in ("0.0.0.0", "192.168.1.5", "toril.example", "::"):
             with pytest.raises(ValueError, match="only this machine"):
                 Server(served.parts, host=host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 from starlette.requests import Request
 
@@ -12,6 +13,8 @@ from toril.server.refusals import Refused
 
 HEADERS = ("x-auth-token", "api-key")
 """Where a key may be, apart from ``Authorization: Bearer …``."""
+
+_PORT = re.compile(r":[0-9]*$")
 
 
 class Access:
@@ -61,7 +64,7 @@ def _is_local(request: Request) -> bool:
     The ``Host`` is looked at as well: a web page can let its own name lead to this machine, and its scripts
     would read here what they like.
     """
-    host = request.url.hostname or ""
+    host = _PORT.sub("", request.headers.get("host", ""))
     return request.client is not None and is_loopback(request.client.host) and is_loopback(host)
 
 

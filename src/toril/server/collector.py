@@ -31,6 +31,9 @@ PROTOBUF, JSON = "application/x-protobuf", "application/json"
 THREADS = 2
 """Large requests that are decoded at a time: more would only take turns."""
 
+AT_ONCE = 256
+"""Spans that are recorded at a time: between two parts of a large request, others have their turn."""
+
 GONE = 499
 """The status that is counted where the sender has gone before it could be answered."""
 
@@ -133,13 +136,17 @@ class Collector:
             self._meters.inflated.inc(len(body))
             decoded = await self._decode(body, as_json=media == JSON)
             del body
-            refused = list(decoded.refused)
-            if decoded.spans:
-                recorded = await self._recorder.record(tenant, decoded.spans)
-                refused += recorded.refused
-                self._meters.recorded.inc(recorded.accepted - recorded.repeated)
-                self._meters.repeated.inc(recorded.repeated)
-            self._meters.refused.inc(len(refused))
+            self._meters.refused.inc(len(decoded.refused))
+            return decoded.refused + await self._record(tenant, decoded.spans)
+
+    async def _record(self, tenant: str, spans: Sequence[Span]) -> list[str]:
+        refused: list[str] = []
+        for first in range(0, len(spans), AT_ONCE):
+            done = await self._recorder.record(tenant, spans[first : first + AT_ONCE])
+            refused += done.refused
+            self._meters.recorded.inc(done.accepted - done.repeated)
+            self._meters.repeated.inc(done.repeated)
+            self._meters.refused.inc(len(done.refused))
         return refused
 
     async def _decode(self, body: bytes, *, as_json: bool) -> otlp.Decoded:

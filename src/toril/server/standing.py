@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 
@@ -51,17 +52,18 @@ class Families:
 async def look(sourcings: Sequence[EventSourcing]) -> Families:
     """How all that belongs to these stands."""
     found = Families()
-    connections: dict[int, Connection] = {}
     for sourcing in sourcings:
         if sourcing.log is not None:
             _log(found, sourcing.log.name, await sourcing.log.standings())
-        if sourcing.redis is not None:
-            connections[id(sourcing.redis)] = sourcing.redis
-        for pipeline in sourcing.pipelines.values():
-            await _queues(found, pipeline)
-            for standing in await pipeline.service.standings():
-                _processor(found, pipeline.name, standing)
-    _scripts(found, list(connections.values()))
+    pipelines = [pipeline for sourcing in sourcings for pipeline in sourcing.pipelines.values()]
+    for pipeline in pipelines:
+        await _queues(found, pipeline)
+    works = [(pipeline, name) for pipeline in pipelines for name in pipeline.definition.works]
+    # Each asks partition after partition, so they are asked side by side.
+    standings = await asyncio.gather(*(pipeline.service.standing(name) for pipeline, name in works))
+    for (pipeline, _), standing in zip(works, standings, strict=True):
+        _processor(found, pipeline.name, standing)
+    _scripts(found, [sourcing.redis for sourcing in sourcings if sourcing.redis is not None])
     return found
 
 
