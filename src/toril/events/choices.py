@@ -131,8 +131,8 @@ class FirstBy(_By[Shown]):
 
     The order is the time at which events occurred, unless another is given. It can have several parts, each
     of its kind: ``order=(path("data.parent").exists(), "data.start"), order_kind=(bool, int)`` takes that
-    without a parent before all others, and false comes before true. Of values at the same place,
-    that of the smaller event id is taken, so the answer does not depend on which was seen first.
+    without a parent before all others, since false comes before true. Of values at the same place, that of
+    the smaller event id is taken, so the answer does not depend on which was seen first.
     """
 
     what = "first_by"
@@ -181,9 +181,8 @@ class FirstBy(_By[Shown]):
 class LastBy(_By[Shown]):
     """The value that comes last in an order: ``LastBy("data.output", str, order="data.end")``.
 
-    The order is the time at which events occurred, unless another is given, with several parts where needed
-    (:class:`FirstBy`). Of values at the same place,
-    that of the greater event id is taken, so the answer does not depend on which was seen last.
+    The order is as with :class:`FirstBy`. Of values at the same place, that of the greater event id is
+    taken, so the answer does not depend on which was seen last.
     """
 
     what = "last_by"
