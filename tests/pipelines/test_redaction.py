@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import time
 from functools import cache
@@ -157,6 +158,36 @@ def test_every_text_of_a_span_was_filled() -> None:
         assert set(left.values()) <= {int, int | None, bool | None}, left
 
 
+SECRETS = [
+    *(
+        MAIL,
+        "4111111111111111",
+        "4111 1111 1111 1111",
+        "sk-proj-abcdefgh12345678",
+        "rk_live_abcdefghijklmnop",
+    ),
+    *("AKIAIOSFODNN7EXAMPLE", "Bearer abcdefgh/ijklmnopqrs", "eyJhbGciOiJI.eyJzdWIiOiIx.x"),
+    *("-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\nMIIE"),
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("around", ["\n", "\t", "\b", '"', "\\", "—", "🙂", " ", "/"])
+def test_secrets_in_json_that_is_text(secret: str, around: str) -> None:
+    """Nothing hides behind an escape, and what is left is JSON."""
+    document: Any = [{"content": f"a{around}{secret}{around}", "after": 1}]
+    for text in (
+        json.dumps(document),
+        json.dumps(document, ensure_ascii=False),
+        json.dumps(document).replace("/", r"\/"),
+        json.dumps([json.dumps(document)]),
+    ):
+        made = redact.text(text)
+        assert json.loads(made)
+        body = secret.removeprefix("-----BEGIN PRIVATE KEY-----\n").removeprefix("Bearer ")
+        assert body[1:8] not in made
+
+
 def test_numbers_of_cards_that_are_numbers() -> None:
     made = redact("t", span(attributes={"a": 4111111111111111, "b": 1_700_000_000_000_000_000, "c": 0}))
     assert made.attributes == {"a": "[redacted:card]", "b": 1_700_000_000_000_000_000, "c": 0}
@@ -276,6 +307,9 @@ HOSTILE = {
     "almost keys": " sk-a",
     "begins": "-----BEGIN PRIVATE KEY-----",
     "almost begins": "-----BEGIN ",
+    "quoted begins": '-----BEGIN PRIVATE KEY-----"',
+    "backslashes": "\\",
+    "escapes": r"\na\u0041",
     "ends": "-----END ",
     "almost tokens": "eyJaaaaaaaa.",
     "bearers": "Bearer ",

@@ -63,28 +63,41 @@ def is_card_number(text: str) -> bool:
     return (sum(digits[::2]) + sum(doubled)) % 10 == 0
 
 
+def _start(before: str) -> str:
+    r"""Where something can start: not after one of these characters, but after an escape of JSON.
+
+    Much text is JSON as text. What follows the two characters ``\n`` there follows no letter.
+    """
+    return rf"(?:(?<!{before})|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{{4}}))"
+
+
 EMAIL = TextRule(
     name="email",
-    pattern=re.compile(r"(?<![\w.%+-])[\w.%+-]++@(?:[^\W_][\w-]*+\.)+[^\W\d_]{2,}+"),
+    # The first letter is not that of an escape.
+    pattern=re.compile(
+        _start(r"[\w.%+-]")
+        + r"(?!(?<=\\)(?:[nrtbf]|u[0-9a-fA-F]{4}))[\w.%+-]++@(?:[^\W_][\w-]*+\.)+[^\W\d_]{2,}+"
+    ),
     hint="@",
 )
 PRIVATE_KEY = TextRule(
     name="private-key",
-    # One that was cut off goes to the end of the text.
+    # One that was cut off goes to the end of the text, or of the text in JSON.
     pattern=re.compile(
-        r"-----BEGIN[ \w]{0,40}PRIVATE KEY[ \w]{0,40}-----.*?(?:-----END[ \w]{0,80}-----|\Z)", re.DOTALL
+        r"-----BEGIN[ \w]{0,40}PRIVATE KEY[ \w]{0,40}-----"
+        r"[^\"]*?(?:-----END[ \w]{0,80}-----|(?=\\{0,9}\")|\Z)"
     ),
     hint="-----BEGIN",
 )
 JWT = TextRule(
     name="jwt",
-    pattern=re.compile(r"(?<![\w-])eyJ[\w-]{5,}+\.[\w-]{5,}+\.[\w-]*+"),
+    pattern=re.compile(_start(r"[\w-]") + r"eyJ[\w-]{5,}+\.[\w-]{5,}+\.[\w-]*+"),
     hint="J(?<=eyJ)",
 )
 API_KEY = TextRule(
     name="api-key",
     pattern=re.compile(
-        r"(?<![\w-])(?:"
+        _start(r"[\w-]") + r"(?:"
         r"sk-(?=[A-Za-z_-]*+\d)[\w-]{16,}+"  # OpenAI, Anthropic, LangWatch …
         r"|[rs]k_(?:live|test)_\w{10,}+"
         r"|(?:AKIA|ASIA)[0-9A-Z]{16}(?![\w-])"
@@ -99,14 +112,16 @@ API_KEY = TextRule(
 )
 TOKEN = TextRule(
     name="token",
-    pattern=re.compile(r"(?<!\w)(?:[Bb]earer|BEARER|[Bb]asic|BASIC) {1,8}+[\w.~+/-]{16,}+=*+"),
+    pattern=re.compile(
+        _start(r"\w") + r"(?:[Bb]earer|BEARER|[Bb]asic|BASIC) {1,8}+(?:[\w.~+/-]|\\/){16,}+=*+"
+    ),
     hint="B(?=earer |EARER |asic |ASIC )|b(?=earer |asic )",
 )
 CARD = TextRule(
     name="card",
     # What a card begins with and how its digits are grouped; times and ids in digits are not like that.
     pattern=re.compile(
-        r"[2-6](?<![\w.][2-6])(?:"
+        r"[2-6](?:(?<![\w.].)|(?<=\\[nrtbf].)|(?<=\\u[0-9a-fA-F]{4}.))(?:"
         r"(?<=4)\d{3}([ -]?)\d{4}\1\d{4}\1\d{4}(?:\1\d{3})?"
         r"|(?<=4)\d{12}"
         r"|(?:(?<=5)[1-5]|(?<=2)[2-7]|(?<=3)5|(?<=6)[0245])\d{2}([ -]?)\d{4}\2\d{4}\2\d{4}"
