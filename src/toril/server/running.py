@@ -84,6 +84,9 @@ class Server:
         ready = asyncio.create_task(self._inner.up.wait())
         try:
             await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
         finally:
             ready.cancel()
         if not self._inner.started:
