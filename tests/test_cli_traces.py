@@ -236,7 +236,7 @@ def test_a_trace_as_a_tree(screen: Screen) -> None:
     assert head.splitlines()[0] == "answer  ✘ failed"
     assert f"{TRACE} · 2026-01-01 00:00:00.123 UTC+00:00" in head
     assert (
-        "2.00 s · 4 spans · 1 error · 1,234→56 tokens · 28 tokens/s · first token 412 ms · $0.003645" in head
+        "2.00 s · 4 spans · 1 error · $0.003645 · 1,234→56 tokens · first token 412 ms · 28 tokens/s" in head
     )
     assert "user ann" in head
     assert "input  Hello there" in head

@@ -101,8 +101,11 @@ FAILURES = (
 )
 """How calls of models fail: the error, what it says, and after about how many seconds."""
 
-TOOL_FAILURES = (
-    ("httpx.ConnectTimeout", "timed out", 5.0),
-    ("KeyError", "'order'", 0.004),
-    ("asyncpg.exceptions.UndefinedColumnError", 'column "topc" does not exist', 0.03),
-)
+TOOL_TIMEOUT = ("httpx.ConnectTimeout", "timed out", 5.0)
+TOOL_FAILURES = {
+    "get_order": ("KeyError", "'order'", 0.004),
+    "run_sql": ("asyncpg.exceptions.UndefinedColumnError", 'column "topc" does not exist', 0.03),
+    "read_file": ("FileNotFoundError", "[Errno 2] No such file or directory", 0.001),
+    "calculator": ("ZeroDivisionError", "division by zero", 0.000_1),
+}
+"""How tools fail; the others do so by :data:`TOOL_TIMEOUT`."""

@@ -58,7 +58,7 @@ def _rounds(draft: Draft, parent: Making, at: int, asked: str, rounds: int) -> i
     for _ in range(rounds):
         thought = draft.persistent_call(parent, at, parent.service, question=asked, context=context)
         tools = [
-            draft.tool(parent, thought.end + draft.seconds(0.001), parent.service, fails=draft.tool_failure())
+            draft.tool(parent, thought.end + draft.seconds(0.001), parent.service)
             for _ in range(draft.rng.choices((1, 2, 3), (70, 22, 8))[0])
         ]
         at = max(tool.end for tool in tools) + draft.seconds(0.001)

@@ -17,6 +17,7 @@ from toril.simulate.facts import (
     SENTENCES,
     SYSTEM,
     TOOL_FAILURES,
+    TOOL_TIMEOUT,
     TOOLS,
     TOPICS,
     Model,
@@ -175,20 +176,17 @@ class Draft:
             wait *= 2
         return self.call(parent, at, service, **how)
 
-    def tool(self, parent: Making, at: int, service: str, *, fails: Failure | None = None) -> Making:
-        """A tool that a model has asked for."""
+    def tool(self, parent: Making, at: int, service: str) -> Making:
+        """A tool that a model has asked for. Now and then it fails."""
         name = self.rng.choice(list(TOOLS))
         given, found = (one.format(topic=self.topic, n=self.rng.randrange(10)) for one in TOOLS[name])
+        failure = TOOL_FAILURES.get(name, TOOL_TIMEOUT) if self.rng.random() < 0.06 else None
         made = self.open(parent, at, service)
-        end = at + self.seconds(fails[2] if fails else 0.25, 0.9)
-        self.close(made, end, "tool", name, given, output=None if fails else found)
-        if fails:
-            made.fails(fails)
+        end = at + self.seconds(failure[2] if failure else 0.25, 0.9)
+        self.close(made, end, "tool", name, given, output=None if failure else found)
+        if failure:
+            made.fails(failure)
         return made
-
-    def tool_failure(self) -> Failure | None:
-        """Now and then, how a tool fails."""
-        return self.rng.choice(TOOL_FAILURES) if self.rng.random() < 0.06 else None
 
     def embedding(self, parent: Making, at: int, service: str, given: str, tokens: int) -> Making:
         """Text becomes a vector."""

@@ -17,17 +17,17 @@ _END = " ▏▎▍▌▋▊▉█"
 KINDS = {
     "workflow": ("▷", "blue"),
     "chain": ("▷", "blue"),
-    "agent": ("◆", "cyan"),
-    "llm": ("✦", "magenta"),
-    "tool": ("■", "yellow"),
-    "retrieval": ("▤", "green"),
-    "embedding": ("▦", "green"),
-    "rerank": ("⇅", "green"),
-    "guardrail": ("◈", "bright_yellow"),
-    "evaluation": ("◉", "bright_yellow"),
     "task": ("▪", "blue"),
+    "agent": ("◆", "cyan"),
+    "llm": ("✦", "green"),
+    "tool": ("■", "yellow"),
+    "retrieval": ("▤", "bright_blue"),
+    "embedding": ("▦", "bright_blue"),
+    "rerank": ("⇅", "bright_blue"),
+    "guardrail": ("◈", "magenta"),
+    "evaluation": ("◉", "magenta"),
 }
-"""Signs and colours of the steps of AI applications; all other spans are :data:`PLAIN`."""
+"""Signs and colours of the steps of AI applications; other spans are :data:`PLAIN`, and errors are red."""
 
 PLAIN = ("○", "bright_black")
 

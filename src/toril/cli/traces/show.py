@@ -19,6 +19,7 @@ from toril.cli.traces.looks import (
     exact_money,
     length,
     money,
+    short,
     sign,
     time_bar,
     tokens,
@@ -94,14 +95,15 @@ def show_trace(view: TraceView, most: int | None) -> None:
 
 def _show_summary(view: TraceView) -> None:
     told = view.summary or {}
-    head = Text(one_line(told.get("trace_name") or "a trace"), "bold")
+    head = Text.assemble((one_line(told.get("trace_name") or "a trace"), "bold"))
+    if told.get("service"):
+        head.append(f"  {one_line(told['service'])}")
     if told.get("failed"):
         head.append("  ✘ failed", "bold red")
     if view.summary is None:
         head.append("  its summary is not ready yet", "yellow")
     say_line(head)
-    facts = [view.trace_id, told.get("service") or "", _began(told.get("started_at"))]
-    say_line(Text(" · ".join(one_line(fact) for fact in facts if fact), "dim"))
+    say_line(Text(" · ".join(filter(None, (view.trace_id, _began(told.get("started_at"))))), "dim"))
     say_line(Text(" · ".join(filter(None, _sums(told)))))
     about = [
         f"{name} {one_line(str(told[name]))}"
@@ -142,18 +144,17 @@ def _sums(told: dict[str, Any]) -> list[str]:
     said = [length(told["duration"]) if told.get("duration") is not None else ""]
     said.append("" if spans is None else f"{spans:,} span{'' if spans == 1 else 's'}")
     said.append(f"{errors:,} error{'' if errors == 1 else 's'}" if errors else "")
+    said.append("" if told.get("cost") is None else exact_money(told["cost"]))
     counted = tokens(told.get("input_tokens"), told.get("output_tokens"))
     if counted:
         cached, hidden = told.get("cache_read_tokens"), told.get("reasoning_tokens")
-        more = [f"{cached:,} cached" if cached else "", f"{hidden:,} reasoning" if hidden else ""]
+        more = [f"{short(cached)} cached" if cached else "", f"{short(hidden)} reasoning" if hidden else ""]
         inside = f" ({', '.join(filter(None, more))})" if any(more) else ""
         said.append(f"{counted} tokens{inside}")
-    if told.get("tokens_per_second"):
-        said.append(f"{told['tokens_per_second']:,} tokens/s")
     if told.get("first_token") is not None:
         said.append(f"first token {length(told['first_token'])}")
-    if told.get("cost") is not None:
-        said.append(exact_money(told["cost"]))
+    if told.get("tokens_per_second"):
+        said.append(f"{told['tokens_per_second']:,} tokens/s")
     return said
 
 
@@ -175,10 +176,11 @@ def _show_tree(spans: Sequence[Span], most: int | None) -> None:
             say_line(name)
             continue
         bar = time_bar(span.start - start, span.end - start, end - start, cells, _style(span))
-        told = (
-            measured if span.status != 2 or any(text.plain.strip() for text in measured[1:]) else measured[:1]
-        )
-        say_line(Text("  ").join([name, bar, *filter(None, told), _said(span)]))
+        if span.status == 2 and not any(text.plain.strip() for text in measured[1:]):
+            measured = measured[:1]  # more room for what went wrong
+        drawn = Text("  ").join([name, bar, *filter(None, measured), _said(span)])
+        drawn.rstrip()
+        say_line(drawn)
     _show_rest(every[len(shown) :])
     _show_signs(shown)
 
@@ -194,7 +196,7 @@ def _pad(texts: Sequence[Text], *, most: int = 1000, right: bool = False) -> Non
 
 
 def _named(line: Line) -> Text:
-    made = Text(line.guide, "bright_black")
+    made = Text.assemble((line.guide, "bright_black"))
     span = line.node.span
     if span is None:
         return made.append(f"? parent {line.node.missing} is missing", "yellow")
@@ -246,5 +248,6 @@ def _show_signs(shown: Sequence[Line]) -> None:
         if kind in kinds:
             signs.append(f"{char} ", style).append(f"{kind}  ", "dim")
     if signs:
+        signs.rstrip()
         say("")
         say_line(signs)
