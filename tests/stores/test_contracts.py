@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.stores.places import EMBEDDED, HTTP, REAL, REAL_URL, fresh
+from tests.stores.places import EMBEDDED, HTTP, REAL, REAL_URL, emptied
 from toril.log import MemoryColdStore
 from toril.pipelines.contracts import SpanTableContract, TraceTableContract
 from toril.pipelines.spans.clickhouse import ClickHouseSpanTable, ClickHouseTraceTable
@@ -18,14 +18,14 @@ from toril.stores.contracts import ColdStoreContract, HistoryContract
 
 
 class Clickhouse:
-    """Opens a store on a database of its own."""
+    """Opens a store on empty tables."""
 
     place: str
     store: type[Any]
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Any]:
-        async with fresh(self.place) as database:
+        async with emptied(self.place) as database:
             yield self.store(database)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from toril.stores.clickhouse import Database, engine
 
 
 def test_a_second_process_is_told_who_has_the_directory(tmp_path: Path) -> None:
-    """And gets it when the first has let go of it, or was killed."""
+    """And gets it when the first was killed. Ctrl-Z and Ctrl-C do what they always do."""
     program = (
         "import asyncio, sys, pathlib\n"
         "from toril.stores.clickhouse import Database\n"
@@ -38,8 +39,17 @@ def test_a_second_process_is_told_who_has_the_directory(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
         assert second.stdout is not None
         assert second.stdout.readline() == "open\n"
+        second.send_signal(signal.SIGTSTP)
+        while stopped(second.pid) != "T":
+            time.sleep(0.01)
+        second.send_signal(signal.SIGCONT)
         second.send_signal(signal.SIGINT)
         assert second.wait(20) == -signal.SIGINT
+
+
+def stopped(process: int) -> str:
+    """``T`` when it is."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 async def test_a_process_has_one_directory(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ class Database:
         made = cls(place_of(url, directory, database), limits)
         try:
             await made.run("open the database", lambda client: migrate(client, made.name))
+            if made.is_embedded:
+                engine.give_back_signals()
         except BaseException:
             await made.close()
             raise
@@ -232,7 +234,10 @@ class Database:
             if not self._has_engine:
                 engine.acquire(place.directory)
                 self._has_engine = True
-            return create_client(interface="chdb", path=str(place.directory), chdb_options=CACHES)
+            try:
+                return create_client(interface="chdb", path=str(place.directory), chdb_options=CACHES)
+            except Exception as problem:
+                raise StoreError(f"the ClickHouse engine cannot start at {place}: {problem}") from problem
         return create_client(
             interface="https" if place.tls else "http",
             host=place.host,

@@ -1,13 +1,14 @@
 """The engine inside of this process: one directory per process, and one process per directory.
 
-The engine itself knows only the first of these rules, so a lock on a file in the directory holds the second.
-The system lets go of the lock when the process ends, however it ends.
+The engine refuses what breaks these rules, but does not say why. A lock on a file in the directory does, with
+the process that has it. The system lets go of the lock when that process ends, however it ends.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,14 @@ def release() -> None:
         if not _held.users:
             os.close(_held.lock)
             _held = None
+
+
+def give_back_signals() -> None:
+    """Let Ctrl-Z stop the process again: the engine takes that signal, and does nothing about it."""
+    if threading.current_thread() is threading.main_thread():
+        before = signal.getsignal(signal.SIGTSTP)
+        if before is not None:
+            signal.signal(signal.SIGTSTP, before)
 
 
 def _lock(directory: Path) -> int:
