@@ -7,6 +7,7 @@ what was said to the model, and what it answered, is compared with the facts, wh
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,10 @@ def test_there_is_a_fixture_of_each_dialect() -> None:
         "traceloop_old",
         "vercel",
     ]
+    for fixture in FIXTURES:
+        packages = json.loads((DATA / f"{fixture}.json").read_text())["packages"]
+        assert len(packages) >= 3
+        assert all(re.match(r"\d+\.\d+", version) for version in packages.values())
 
 
 @pytest.mark.parametrize("fixture", FIXTURES)

@@ -54,9 +54,8 @@ _OBJECTS = (
 def understand(span: Span) -> Span:
     """The span with ``ai`` and ``rules`` filled by what it says; nothing else in it changes."""
     if not _says_ai(span):
-        return (
-            span if span.ai is None and not span.rules else msgspec.structs.replace(span, ai=None, rules=[])
-        )
+        untouched = span.ai is None and not span.rules
+        return span if untouched else msgspec.structs.replace(span, ai=None, rules=[])
     reading = Reading(span, _opened(span.attributes))
     for dialect in DIALECTS:
         if reading.kind is None:

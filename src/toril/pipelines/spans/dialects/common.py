@@ -5,6 +5,7 @@ from __future__ import annotations
 from toril.pipelines.spans.dialects.reading import (
     Dialect,
     count,
+    dollars,
     first_event,
     last_event,
     rule,
@@ -22,6 +23,7 @@ COMMON = Dialect(
         rule("response_model", text, "llm.response.model"),
         rule("input_tokens", count, "llm.usage.prompt_tokens"),
         rule("output_tokens", count, "llm.usage.completion_tokens"),
+        rule("cost", dollars, "operation.cost"),
         rule("first_token", first_event, "llm.first_token", "first_token"),
         rule("last_token", last_event, "llm.last_token", "last_token"),
         rule(

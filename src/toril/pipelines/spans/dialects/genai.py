@@ -34,18 +34,15 @@ _ASKED = {
 
 def input_messages(reading: Reading, _: str) -> Any:
     """The messages, after what the model was told beforehand."""
-    found = _attribute(reading, "gen_ai.input.messages")
     told = messages.instructions(_attribute(reading, "gen_ai.system_instructions"))
-    asked = messages.conversation(found)
-    if asked is None:
-        return told or None if found is None else found
-    return [*told, *asked]
+    found = _attribute(reading, "gen_ai.input.messages")
+    asked = [] if found is None else messages.conversation(found)
+    return found if asked is None else [*told, *asked] or None
 
 
 def output_messages(reading: Reading, name: str) -> Any:
     """The messages that came back."""
-    found = _attribute(reading, name)
-    return messages.conversation(found) or found
+    return messages.one_form(_attribute(reading, name))
 
 
 def asked_in_events(reading: Reading, _: str) -> Any:
@@ -67,8 +64,7 @@ def or_in_event(event: str) -> Any:
     """Reads an attribute of the span, or of its event of that name: the conventions of 2024."""
 
     def read(reading: Reading, name: str) -> Any:
-        found = _attribute(reading, name, event)
-        return messages.conversation(found) or found
+        return messages.one_form(_attribute(reading, name, event))
 
     return read
 

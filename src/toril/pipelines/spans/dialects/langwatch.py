@@ -23,11 +23,12 @@ from toril.pipelines.spans.dialects.reading import (
 
 
 def typed(reading: Reading, name: str) -> Any:
-    """``{"type": …, "value": …}``; messages in one form."""
+    """``{"type": …, "value": …}``, and lists of such."""
     said = values.json(reading.attributes.get(name))
-    if isinstance(said, dict) and said.keys() == {"type", "value"}:
-        said = said["value"]
-    return messages.conversation(said) or said
+    value = _value(said)
+    if isinstance(said, dict) and said.get("type") == "list" and isinstance(value, list):
+        value = [_value(item) for item in value]
+    return messages.one_form(value)
 
 
 def moment(reading: Reading, name: str) -> Any:
@@ -38,6 +39,10 @@ def moment(reading: Reading, name: str) -> Any:
     time = values.scaled(said, 6)
     since = None if time is None else time - reading.span.start
     return NOT_A_TIME if since is None or since <= -1_000_000 else max(since, 0)
+
+
+def _value(said: Any) -> Any:
+    return said["value"] if isinstance(said, dict) and said.keys() >= {"type", "value"} else said
 
 
 LANGWATCH = Dialect(

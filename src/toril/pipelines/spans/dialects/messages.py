@@ -30,6 +30,11 @@ def conversation(said: Any) -> list[Message] | None:
     return messages
 
 
+def one_form(said: Any) -> Any:
+    """Messages in one form; anything else as it is."""
+    return conversation(said) or said
+
+
 def instructions(said: Any) -> list[Message]:
     """What a model is told beforehand, text or parts, as a message of the role ``system``."""
     if isinstance(said, dict):

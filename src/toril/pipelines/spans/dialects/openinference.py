@@ -28,7 +28,7 @@ def value(reading: Reading, name: str) -> Any:
         return None
     if reading.attributes.get(name.replace("value", "mime_type")) == "application/json":
         said = values.json(said)
-    return messages.conversation(said) or said
+    return messages.one_form(said)
 
 
 def each(wrapped: str, inner: str) -> Any:

@@ -188,8 +188,7 @@ def last_event(reading: Reading, name: str) -> Any:
 
 def data(reading: Reading, name: str) -> Any:
     """Messages in one form, or whatever JSON or text there is."""
-    said = values.json(reading.attributes.get(name))
-    return messages.conversation(said) or said
+    return messages.one_form(values.json(reading.attributes.get(name)))
 
 
 def numbered_messages(role: str) -> Read:

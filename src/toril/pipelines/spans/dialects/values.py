@@ -96,16 +96,17 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[Any] | None:
     """
     start = f"{prefix}."
     tree: dict[str, Any] = {}
-    for name in sorted(name for name in attributes if name.startswith(start)):
-        parts = name[len(start) :].split(".")
-        if len(parts) <= MAX_DEPTH:
-            _put(tree, parts, attributes[name])
+    for name, value in attributes.items():
+        if name.startswith(start):
+            parts = name[len(start) :].split(".")
+            if len(parts) <= MAX_DEPTH:
+                _put(tree, parts, value)
     assembled = _lists(tree)
     return assembled if isinstance(assembled, list) else None
 
 
 def _put(tree: dict[str, Any], parts: list[str], value: Any) -> None:
-    """Sorted names come with the shorter first: what is below a name wins over a value of its own."""
+    """What is below a name wins over a value of its own, whichever comes first."""
     *above, last = parts
     for part in above:
         below = tree.get(part)
