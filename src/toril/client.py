@@ -80,16 +80,26 @@ class Client:
                 print(trace.trace_id, trace.summary)
 
     ``attempts``: how often a request is sent at most, where the server has no time for it or is away. To
-    send spans twice is harmless.
+    send spans twice is harmless. ``tenant``: for whom it asks, where the key is the operator's.
     """
 
-    def __init__(self, url: str, key: str | None = None, *, attempts: int = 6, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        tenant: str | None = None,
+        attempts: int = 6,
+        timeout: float = 30.0,
+    ) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidValue("url", url, "it begins with http:// or https://")
         if type(attempts) is not int or attempts < 1:
             raise InvalidValue("attempts", attempts, "a whole number from 1")
         self._attempts = attempts
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        if tenant is not None:
+            headers["X-Toril-Tenant"] = tenant
         self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout)
 
     async def __aenter__(self) -> Self:
@@ -161,6 +171,11 @@ class Client:
                 return None
             raise
         return _decoded(answer, TraceView)
+
+    async def erase(self, tenant: str) -> dict[str, Any]:
+        """Erase a tenant, for good; says what was removed. Only with the operator's key."""
+        answer = await self._ask("DELETE", f"/api/tenants/{quote(tenant, safe='')}", timeout=None)
+        return _decoded(answer, dict[str, Any])
 
     async def _send(self, spans: Sequence[Span]) -> tuple[int, str]:
         """Send one request; how many of its spans were refused, and why."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,6 +16,8 @@ from toril.cli.careful import INTERRUPTED, Told, make_sure_by_name, with_progres
 from toril.cli.log.target import Target, at_log, cold_option, require_cold, shared_options
 from toril.cli.looks import number
 from toril.cli.show import Column, as_json, fitted_table, note
+from toril.connection.embedded import default_home
+from toril.connection.open import URL_VARIABLE
 from toril.log.erase import Erased
 
 
@@ -23,19 +28,77 @@ def tenant() -> None:
 
 @tenant.command()
 @click.argument("name", metavar="TENANT")
-@click.option("--log", "where", required=True, metavar="LOG", help="The event log to erase it from.")
+@click.option("--log", "where", metavar="LOG", help="Only from this event log of an application of yours.")
 @cold_option
+@click.option(
+    "--home", type=click.Path(path_type=Path), help="The data directory (TORIL_HOME)."
+)
+@click.option("--clickhouse", envvar="TORIL_CLICKHOUSE_URL", help="ClickHouse (TORIL_CLICKHOUSE_URL).")
 @yes_option
 @shared_options
-def erase(name: str, where: str, cold: str | None, yes: bool, url: str | None, json_: bool) -> None:
-    """Erase a tenant from an event log, for good.
+def erase(
+    name: str,
+    where: str | None,
+    cold: str | None,
+    home: Path | None,
+    clickhouse: str | None,
+    yes: bool,
+    url: str | None,
+    json_: bool,
+) -> None:
+    """Erase a tenant, for good.
 
-    Its events, versions, idempotency keys and states, in Redis and in the cold store. In the place of its
-    events stand empty ones, so that no reader loses its place. Meanwhile, its appends are refused. What was
-    cut off is finished by another run. Events that an archive has copied are not touched.
+    Of what 'toril up' has collected: its API keys, spans, traces, events and states, in Redis and in
+    ClickHouse. A server that has the data directory does it itself.
+
+    With --log, of an event log of an application of yours: events, versions, idempotency keys and states, in
+    Redis and in the cold store. Events that an archive has copied are not touched.
+
+    In the place of events stand empty ones, so that no reader loses its place. Meanwhile, the tenant's
+    appends are refused. What was cut off is finished by another run.
     """
     check_tenant(name)
-    asyncio.run(at_log(_erase, where, url, json_, cold=cold, tenant_name=name, yes=yes))
+    if where is not None:
+        asyncio.run(at_log(_erase, where, url, json_, cold=cold, tenant_name=name, yes=yes))
+    else:
+        asyncio.run(_erase_everywhere(name, home or default_home(), url, clickhouse, yes, json_))
+
+
+async def _erase_everywhere(
+    name: str, home: Path, url: str | None, clickhouse: str | None, yes: bool, json_: bool
+) -> None:
+    # Only here: it needs the extras of the server.
+    from toril.client import Client
+    from toril.server.operator import find_running
+    from toril.server.setup import Settings, Setup
+
+    warning = f"This removes all API keys, spans, traces, events and states of tenant {name}, for good."
+    await make_sure_by_name("erase", warning, name, yes)
+    running = None if clickhouse else find_running(home)
+    if running is not None:
+        async with Client(running.url, running.secret) as client:
+            erased = await client.erase(name)
+    else:
+        redis = url or os.environ.get(URL_VARIABLE)
+        async with Setup.open(Settings(redis=redis, clickhouse=clickhouse, home=home)) as setup:
+
+            async def work(told: Told) -> dict[str, Any]:
+                return asdict(await setup.erase_tenant(name, told))
+
+            done = await with_progress("Looking through partitions", work, quiet=json_)
+        if done is None:
+            note("stopped; the tenant's appends are refused until it is run again to the end")
+            sys.exit(INTERRUPTED)
+        erased = done
+    if json_:
+        as_json({"tenant": name} | erased)
+        return
+    rows = {"API keys": erased["keys"], "commands": erased["jobs"], "events in the log": erased["events"]}
+    rows |= {"aggregates": erased["aggregates"]}
+    rows |= {f"{table} in ClickHouse": count for table, count in erased["rows"].items()}
+    fitted_table(
+        [Column("removed"), Column("", right=True)], [[what, number(count)] for what, count in rows.items()]
+    )
 
 
 async def _erase(at: Target, tenant_name: str, yes: bool) -> None:

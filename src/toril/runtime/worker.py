@@ -49,6 +49,11 @@ class ProcessorWorker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether all its processors run."""
+        return bool(self._tasks) and not any(task.done() for task in self._tasks)
+
     async def wait(self) -> None:
         """Until one of its processors cannot go on; raises why."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)

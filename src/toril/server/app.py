@@ -48,6 +48,8 @@ class Parts:
     limits: Limits = Limits()  # noqa: RUF009 - it is frozen
     open_tenant: str | None = None
     """For development: requests from this machine that bring no key are this tenant's."""
+    operator: str | None = None
+    """A secret of the operator's, with which requests are for the tenant that they name."""
     checks: Mapping[str, Check] = field(default_factory=dict)
     """What must be ready besides Redis, by name; each returns, or raises what is wrong."""
     groups: Sequence[RouteGroup] = ()
@@ -60,7 +62,7 @@ def create_app(parts: Parts) -> Starlette:
     gate = Gate()
     flight = Flight(parts.limits.in_flight)
     meters = Meters(flight)
-    access = Access(parts.keys, parts.open_tenant)
+    access = Access(parts.keys, parts.open_tenant, parts.operator)
     operations = Operations(meters, gate, parts.sourcings, parts.checks, parts.metrics_fresh)
     groups = [
         Collector(parts.recorder, access, parts.limits, flight, meters, gate).group(),

@@ -7,6 +7,7 @@ With URLs, the same code is one of any number of processes.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, Self
 
 from toril.connection.durability import Level
 from toril.connection.embedded import default_home
+from toril.errors import TorilError
 from toril.events import EventHandler
 from toril.log import Retention
 from toril.pipelines.archive import ARCHIVE, register_archive
@@ -26,8 +28,10 @@ from toril.pipelines.spans.prices import PriceTable
 from toril.pipelines.spans.redaction import Redactor, no_redaction
 from toril.runtime import EngineOptions, EventSourcing, ProcessorWorker
 from toril.server.app import Parts
+from toril.server.erasing import Erasable, ErasedTenant, Progress, erase_tenant
 from toril.server.keys import ApiKeys
 from toril.server.limits import Limits
+from toril.server.operator import Operator, announced
 from toril.server.running import HOST, PORT, Server
 from toril.stores.clickhouse import ClickHouseColdStore, ClickHouseHistory, Database
 
@@ -96,6 +100,7 @@ class Setup:
             on_settled=settings.on_settled,
         )
         register_archive(self.sourcing, self.history)
+        self._worker: ProcessorWorker | None = None
 
     @classmethod
     @asynccontextmanager
@@ -134,11 +139,14 @@ class Setup:
     async def worker(self) -> AsyncIterator[ProcessorWorker]:
         """Process what comes in, while it is entered."""
         async with self.sourcing.worker() as worker:
+            self._worker = worker
             yield worker
 
-    def server(self, host: str = HOST, port: int = PORT) -> Server:
-        """What serves it over HTTP, while it is entered."""
-        return Server(
+    @asynccontextmanager
+    async def server(self, host: str = HOST, port: int = PORT) -> AsyncIterator[Server]:
+        """Serve it over HTTP, while it is entered."""
+        secret = secrets.token_urlsafe(32)
+        server = Server(
             Parts(
                 recorder=self.ingestion,
                 keys=self.keys,
@@ -147,11 +155,30 @@ class Setup:
                 sourcings=[self.sourcing],
                 limits=self.settings.limits,
                 open_tenant=self.settings.open_tenant,
-                checks={"clickhouse": self._look_at_tables},
+                operator=secret,
+                checks={"clickhouse": self._look_at_tables, "processors": self._look_at_processors},
+                groups=[Operator(secret, self.erase_tenant).group()],
             ),
             host=host,
             port=port,
         )
+        async with server:
+            if self.database.is_embedded:
+                with announced(self.settings.home, server.url, secret):
+                    yield server
+            else:
+                yield server
+
+    async def erase_tenant(self, tenant: str, progress: Progress | None = None) -> ErasedTenant:
+        """Remove all that there is of a tenant, everywhere."""
+        tables: dict[str, Erasable] = {"spans": self.spans, "traces": self.traces, "events": self.history}
+        return await erase_tenant(
+            tenant, sourcing=self.sourcing, keys=self.keys, tables=tables, progress=progress
+        )
 
     async def _look_at_tables(self) -> None:
         await self.database.query("SELECT 1", {})
+
+    async def _look_at_processors(self) -> None:
+        if self._worker is not None and not self._worker.is_running:
+            raise TorilError("a processor has stopped: the log of the process says why")
