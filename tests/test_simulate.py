@@ -442,6 +442,11 @@ def test_it_can_be_stopped(receiver: Receiver) -> None:
     assert told
 
 
+def test_a_manifest_that_cannot_be_written_is_said(receiver: Receiver, tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        Simulator(short(receiver.url, manifest=tmp_path)).send()  # without a limit
+
+
 def test_several_processes_send_the_same(receiver: Receiver, rng: random.Random) -> None:
     seed = rng.randrange(2**63)
     report = simulate(short(receiver.url, seed=seed, traces=30), processes=2)

@@ -62,6 +62,8 @@ class Delivery:
         self.report = Report(tenants={tenant: Acknowledged() for tenant in run.keys})
         self.repeated: set[int] = set()
         """The ids of spans that are sent more than once: only these are looked up before they are counted."""
+        self.broken: BaseException | None = None
+        """What ended a thread that should not have ended."""
         self._stop = stop
         self._lock = threading.Lock()
         self._seen: set[int] = set()
@@ -111,13 +113,20 @@ class Delivery:
         for exporter in waiting:
             exporter.shutdown()  # type: ignore[no-untyped-call]
 
-    def _stopping(self) -> bool:
-        return self._stop.is_set() or self.report.key_refused
+    def stopping(self) -> bool:
+        """Whether nothing more is to be sent."""
+        return self._stop.is_set() or self.report.key_refused or self.broken is not None
 
     def _work(self) -> None:
+        try:
+            self._send_all()
+        except BaseException as problem:  # noqa: BLE001 - the simulator raises it
+            self.broken = problem
+
+    def _send_all(self) -> None:
         lines: dict[str, tuple[OTLPSpanExporter, WatchedSession]] = {}
         while (batch := self._next()) is not None:
-            if self._stopping():
+            if self.stopping():
                 self.unsent(len(batch.spans))
                 continue
             if batch.tenant not in lines:
@@ -153,8 +162,9 @@ class Delivery:
         deadline = time.monotonic() + self.run.patience
         before = session.answers.copy()
         while True:
+            session.forget()
             success = exporter.export(batch.spans) is SpanExportResult.SUCCESS
-            if success or _refused(session.status) or self._stopping():
+            if success or _refused(session.status) or self.stopping():
                 break
             pause = max(PAUSE, session.retry_after)
             if time.monotonic() + pause > deadline or self._stop.wait(pause):
@@ -163,7 +173,7 @@ class Delivery:
             self._account(batch, success, session)
             tried = session.answers - before
             self.report.answers.update(tried)
-            self.report.retries += tried.total() - 1
+            self.report.retries += max(0, tried.total() - 1)
 
     def _account(self, batch: Batch, success: bool, session: WatchedSession) -> None:
         report, size = self.report, len(batch.spans)

@@ -81,9 +81,6 @@ class Simulator:
         limit = self.run.seconds
         return limit is not None and time.monotonic() - self._started >= limit
 
-    def _stopping(self) -> bool:
-        return self._stop.is_set() or self.report.key_refused
-
     def _offer(self, trace: TracePlan) -> None:
         self.report.traces += 1
         self.report.spans += len(trace.spans)
@@ -107,7 +104,7 @@ class Simulator:
     def _flush(self, lane: Lane) -> None:
         _, spans = self._lanes.pop(lane)
         batch = Batch(lane[0], spans)
-        while not self._stopping():
+        while not self._delivery.stopping():
             if self._delivery.put(batch):
                 return
             self._tell(time.monotonic())
@@ -115,7 +112,7 @@ class Simulator:
 
     def _pass_time(self, until: float) -> bool:
         """Do what is due, until a moment; False when it is time to stop."""
-        while not self._stopping():
+        while not self._delivery.stopping():
             now = time.monotonic()
             while self._later and self._later[0][0] <= now:
                 _, _, lane, span = heapq.heappop(self._later)
@@ -140,9 +137,11 @@ class Simulator:
         self._delivery.unsent(len(self._later))
         self._delivery.no_more()
         while self._delivery.alive():
-            if self._stopping():
+            if self._delivery.stopping():
                 self._delivery.hurry()
             self._tell(time.monotonic())
             time.sleep(0.01)
+        if self._delivery.broken is not None:
+            raise self._delivery.broken
         self.report.stopped = self._stop.is_set()
         self._tell(time.monotonic())

@@ -26,9 +26,13 @@ class WatchedSession(requests.Session):
         self.said = ""
         """Why, in the collector's words."""
 
+    def forget(self) -> None:
+        """What the last answer was; how many there were of each stays."""
+        self.status, self.retry_after, self.rejected, self.said = None, 0.0, 0, ""
+
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
         """Try, and remember."""
-        self.status, self.retry_after, self.rejected, self.said = None, 0.0, 0, ""
+        self.forget()
         try:
             response = super().request(*args, **kwargs)
         except requests.RequestException as problem:
