@@ -114,10 +114,9 @@ def test_from_a_span_to_a_trace_and_to_nothing_again(home: Path) -> None:
         other = json.loads(toril(home, "keys", "add", "globex", "--json"))["key"]
         trace_id = send(running.url, key, "ask the oracle")
         until_seen(home, running.url, key, "ask the oracle")
-        assert "ask the oracle" in toril(
-            home, "traces", "show", trace_id, "--server", running.url, "--key", key
-        )
-        assert "ask the oracle" not in toril(home, "traces", "ls", "--server", running.url, "--key", other)
+        asked = ("--server", running.url, "--key")
+        assert "ask the oracle" in toril(home, "traces", "show", trace_id, *asked, key)
+        assert "ask the oracle" not in toril(home, "traces", "ls", *asked, other)
         assert httpx.get(f"{running.url}/readyz").status_code == 200
 
         # The data directory is one process's, and a second one is told so.
