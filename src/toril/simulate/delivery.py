@@ -160,10 +160,16 @@ class Delivery:
     def _deliver(self, batch: Batch, exporter: OTLPSpanExporter, session: WatchedSession) -> None:
         """Send until it is taken, refused, or there is no more patience."""
         deadline = time.monotonic() + self.run.patience
-        before = session.answers.copy()
+        tries = 0
         while True:
             session.forget()
             success = exporter.export(batch.spans) is SpanExportResult.SUCCESS
+            with self._lock:
+                made = session.answers.total()
+                self.report.answers.update(session.answers)
+                self.report.retries += made if tries else max(0, made - 1)
+            session.answers.clear()
+            tries += made
             if success or _refused(session.status) or self.stopping():
                 break
             pause = max(PAUSE, session.retry_after)
@@ -171,9 +177,6 @@ class Delivery:
                 break
         with self._lock:
             self._account(batch, success, session)
-            tried = session.answers - before
-            self.report.answers.update(tried)
-            self.report.retries += max(0, tried.total() - 1)
 
     def _account(self, batch: Batch, success: bool, session: WatchedSession) -> None:
         report, size = self.report, len(batch.spans)

@@ -18,6 +18,7 @@ class WatchedSession(requests.Session):
     def __init__(self) -> None:
         super().__init__()
         self.answers: Counter[str] = Counter()
+        """Tries by status; ``no answer`` where there was none. Whoever has counted them clears it."""
         self.status: int | None = None
         """Of the last try; None: there was no answer."""
         self.retry_after: float = 0.0
@@ -27,7 +28,7 @@ class WatchedSession(requests.Session):
         """Why, in the collector's words."""
 
     def forget(self) -> None:
-        """What the last answer was; how many there were of each stays."""
+        """What the last answer was."""
         self.status, self.retry_after, self.rejected, self.said = None, 0.0, 0, ""
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
