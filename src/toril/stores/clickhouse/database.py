@@ -21,7 +21,7 @@ from toril.stores.clickhouse.table import Row, Table, weight
 
 T = TypeVar("T")
 
-THREADS = 4
+THREADS = 8
 """Statements that run at once. Each has a connection of its own, made when it is first needed."""
 
 CONNECT_TIMEOUT = 10
@@ -29,7 +29,6 @@ ANSWER_TIMEOUT = 60
 
 INSERTING = {"async_insert": 0, "insert_deduplicate": 0, "max_partitions_per_insert_block": 0}
 """Acknowledged when it is stored; rows count as the same by their keys alone; old events are of any month."""
-
 
 CACHES = dict.fromkeys(("mark_cache_size", "primary_index_cache_size", "index_mark_cache_size"), 64 * 2**20)
 """Of the engine inside of a process, in bytes: it would take 5 GiB for each."""
@@ -212,7 +211,10 @@ class Database:
 
     def _with_client(self, what: str, work: Callable[[Any], T]) -> T:
         try:
-            client = self._idle.pop() if self._idle else self._connect()
+            try:
+                client = self._idle.pop()
+            except IndexError:
+                client = self._connect()
             try:
                 return work(client)
             finally:
