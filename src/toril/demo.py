@@ -1,26 +1,29 @@
-"""What ``make demo`` shows: jobs and events that survive the death of their server and of their workers."""
+"""What ``make demo`` shows: jobs and traces that survive the death of their server and of their workers."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from toril import Connection, connect, make_queue_name
+from toril.client import Client
 from toril.connection.embedded import ensure_server, stop
-from toril.events import Count, DeclaredProjection, NewEvent, Sum
+from toril.connection.server import free_port
+from toril.pipelines.spans.summary import recompute
 from toril.queue import AddJob, Job, Queue, Worker
-from toril.runtime import EngineOptions, EventSourcing, RegisteredPipeline
+from toril.server.keys import ApiKeys
 
 JOBS = 5_000
-EVENTS = 5_000
-ORDERS = 200
+TRACES = 200
 QUEUE = make_queue_name("reports")
 SHORT = 500
 """Locks and sweeps of half a second, so that one sees a dead worker's jobs come back (default: 30 s)."""
@@ -89,81 +92,139 @@ async def show(home: Path) -> None:
         console.print(
             f"   job {last.id}: {last.data['n']:,}² = {last.return_value:,}, by Python or by Node alike"
         )
-    await show_events(url)
-    console.print("[green]Nothing was lost.[/] Next: [bold]toril --help[/], and the guides in docs/")
 
 
-# ---------------------------------------------------------------------------- events
+# ---------------------------------------------------------------------------- traces
 
 
-class Order(DeclaredProjection):
-    """What an order came to."""
+class Collector:
+    """``toril up`` in a process of its own, to be killed and started again."""
 
-    amount = Sum("data.amount")
-    events = Count()
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._process: asyncio.subprocess.Process | None = None
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
 
-def make_orders(url: str) -> RegisteredPipeline:
-    """A pipeline that adds up orders."""
-    sourcing = EventSourcing(url, partitions=8, options=EngineOptions(lease=1.0))
-    builder = sourcing.register_pipeline().with_name("orders").with_aggregate_type("order")
-    return builder.with_projection("order", None, Order).build()
-
-
-async def process(url: str) -> None:
-    """The process that is going to be killed."""
-    async with make_orders(url).sourcing.worker() as worker:
-        await worker.wait()
-
-
-async def behind(orders: RegisteredPipeline) -> int:
-    """Events that are not in the states yet."""
-    return sum(lag.events for lag in await orders.service.lag())
-
-
-async def show_events(url: str) -> None:
-    """Events, states made of them, and a proof that each event is in its state once."""
-    orders = make_orders(url)
-    async with orders.sourcing:
-        victim = await asyncio.create_subprocess_exec(sys.executable, "-m", "toril.demo", "events", url)
-        stored = [
-            orders.service.store_events("acme", str(n % ORDERS), [NewEvent(type="paid", data={"amount": n})])
-            for n in range(EVENTS)
-        ]
-        await asyncio.gather(*stored)
-        while await behind(orders) > EVENTS // 2:
-            await asyncio.sleep(0.01)
-        victim.kill()
-        await victim.wait()
-        console.print(
-            f"[bold]6.[/] {EVENTS:,} events stored for {ORDERS} orders. kill -9 {victim.pid}: what adds them "
-            f"up is gone, {await behind(orders):,} events behind"
+    async def start(self) -> None:
+        """Start it, and wait until it collects."""
+        self._process = await toril(
+            "up", f"--home={self._home}", f"--port={self._port}", stdout=asyncio.subprocess.PIPE
         )
-        async with orders.sourcing.worker():
-            while await behind(orders):
-                await asyncio.sleep(0.02)
-        same = 0
-        for number in range(ORDERS):
-            live = await orders.service.get_projection("order", "acme", str(number))
-            same += live == await orders.service.rebuild_projection("order", "acme", str(number))
-        console.print(
-            f"[bold]7.[/] Another worker took over: {same} of {ORDERS} states are what their events make, "
-            "each counted once"
-        )
-        if same != ORDERS:
-            raise SystemExit("the demo found a state that is not what its events make")
+        assert self._process.stdout is not None
+        while b"collecting" not in (line := await self._process.stdout.readline()):
+            if not line:
+                raise SystemExit("the demo could not start `toril up`")
+
+    async def end(self, how: signal.Signals) -> int:
+        """End it; what it returned."""
+        assert self._process is not None
+        self._process.send_signal(how)
+        _, code = await asyncio.gather(self._process.communicate(), self._process.wait())
+        return code
+
+
+async def toril(*arguments: str, **more: Any) -> asyncio.subprocess.Process:
+    """A command, as one would type it."""
+    return await asyncio.create_subprocess_exec(sys.executable, "-m", "toril.cli", *arguments, **more)
+
+
+async def shown(*arguments: str) -> None:
+    """A command, and what it shows."""
+    console.print(f"\n[bold]$ toril {' '.join(arguments)}[/]")
+    process = await toril(*arguments)
+    if await process.wait():
+        raise SystemExit(f"the demo stopped: toril {arguments[0]} failed")
+
+
+async def show_traces(home: Path) -> None:
+    """Spans of made-up applications, sent by the OpenTelemetry SDK, and what becomes of them."""
+    collector = Collector(home)
+    await collector.start()
+    console.print(
+        f"\n[bold]6.[/] [bold]toril up[/]: a collector at {collector.url}, pipelines, Valkey and ClickHouse, "
+        f"all started by one process ({collector.pid})"
+    )
+    async with connect(f"embedded://{home}") as redis:
+        keys = ApiKeys(redis)
+        mine, theirs = (await keys.add("acme"))[0], (await keys.add("globex"))[0]
+    manifest = home / "acknowledged.jsonl"
+    sending = await toril(
+        *("simulate", f"--url={collector.url}", f"--tenants=acme={mine},globex={theirs}", "--seed=7"),
+        *(f"--traces={TRACES}", "--largest=300", "--late=2s", "--rate=500", f"--manifest={manifest}"),
+    )
+    while not manifest.exists() or manifest.stat().st_size < 40_000:
+        await asyncio.sleep(0.05)
+    killed = collector.pid
+    await collector.end(signal.SIGKILL)
+    await collector.start()
+    if await sending.wait():
+        raise SystemExit("the demo could not send all spans")
+    console.print(f"[bold]7.[/] kill -9 {killed} in the middle of it: started again, it went on")
+    acknowledged = [json.loads(line) for line in manifest.read_text().splitlines()]
+    by_tenant: dict[str, dict[str, set[str]]] = {"acme": {}, "globex": {}}
+    for one in acknowledged:
+        by_tenant[one["tenant"]].setdefault(one["trace_id"], set()).add(one["span_id"])
+    for tenant, key in (("acme", mine), ("globex", theirs)):
+        async with Client(collector.url, key) as client:
+            for trace_id, spans in by_tenant[tenant].items():
+                await _is_whole(client, tenant, trace_id, spans)
+    traces = sum(map(len, by_tenant.values()))
+    console.print(
+        f"[bold]8.[/] Of {len(acknowledged):,} spans that were acknowledged, all are in ClickHouse, each "
+        f"once, and the summaries of {traces} traces are what their spans make"
+    )
+    os.environ |= {"TORIL_SERVER_URL": collector.url, "TORIL_API_KEY": mine}
+    await shown("traces", "ls", "--order", "slowest", "--limit", "5")
+    await shown("traces", "ls", "--order", "dearest", "--limit", "5")
+    await shown("traces", "show", await _worth_showing(collector.url, mine))
+    if await collector.end(signal.SIGTERM):
+        raise SystemExit("the demo could not end `toril up` in order")
+
+
+async def _is_whole(client: Client, tenant: str, trace_id: str, spans: set[str]) -> None:
+    """Wait until a trace is what was sent of it: each span once, and all of them in its summary."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        view = await client.trace(trace_id)
+        if view is not None and view.version == len(view.spans) >= len(spans):
+            found = [seen.span.span_id for seen in view.spans]
+            once = set(found) >= spans and len(found) == len(set(found))
+            if once and recompute(seen.row(tenant) for seen in view.spans).as_dict() == view.summary:
+                return
+        await asyncio.sleep(0.05)
+    raise SystemExit(f"the demo lost spans of trace {trace_id}")
+
+
+async def _worth_showing(url: str, key: str) -> str:
+    """A trace with errors that fits on a page."""
+    async with Client(url, key) as client:
+        failing = await client.traces(order="failing", limit=200)
+    fitting = [trace for trace in failing if 8 <= trace.summary["spans"] <= 20]
+    return (fitting or failing)[0].trace_id
 
 
 def main() -> None:
     """Run the demo in a data directory of its own, and leave nothing behind."""
     if len(sys.argv) > 1:
-        asyncio.run(process(sys.argv[2]) if sys.argv[1] == "events" else work(sys.argv[1]))
+        asyncio.run(work(sys.argv[1]))
         return
     with tempfile.TemporaryDirectory(prefix="toril-demo-") as folder:
         try:
-            asyncio.run(show(Path(folder)))
+            asyncio.run(show(Path(folder) / "jobs"))
+            asyncio.run(show_traces(Path(folder) / "traces"))
+            console.print(
+                "\n[green]Nothing was lost.[/] Next: [bold]toril --help[/], and the guides in docs/"
+            )
         finally:
-            stop(Path(folder))
+            for home in ("jobs", "traces"):
+                stop(Path(folder) / home)
 
 
 if __name__ == "__main__":

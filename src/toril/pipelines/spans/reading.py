@@ -38,6 +38,16 @@ class SpanSeen(msgspec.Struct, frozen=True, kw_only=True):
         """What a row of the table says."""
         return cls(record_id=row.record_id, version=row.version, recorded_at=row.recorded_at, span=row.span)
 
+    def row(self, tenant: str) -> SpanRow:
+        """The row that it was seen in: a recomputation starts from such."""
+        return SpanRow(
+            tenant=tenant,
+            record_id=self.record_id,
+            version=self.version,
+            recorded_at=self.recorded_at,
+            span=self.span,
+        )
+
 
 class TraceList(msgspec.Struct, frozen=True, kw_only=True):
     """Traces, in the order that was asked for."""
