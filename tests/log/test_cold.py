@@ -300,3 +300,28 @@ async def test_one_that_is_never_quiet_does_not_grow_for_ever(redis: Connection)
             sizes.append(await redis.command("HLEN", store.keys.aggregate(order(1).key)))
     assert await log.version(order(1)) == 1200
     assert max(sizes) < 700
+
+
+class Asked(MemoryColdStore):
+    """A cold store that counts the questions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions = 0
+
+    async def get(self, aggregate: Aggregate) -> Frozen | None:
+        self.questions += 1
+        return await super().get(aggregate)
+
+
+async def test_a_cold_store_is_not_asked_for_what_was_never_there(redis: Connection) -> None:
+    cold = Asked()
+    async with Log(redis, "shop", partitions=2, cold=cold) as log:
+        for number in range(20):
+            new = Aggregate("acme", "order", str(number))
+            assert await log.version(new) == 0
+            assert await log.find_append(new, "key") is None
+            assert await log.read(new) == []
+            await log.append(new, [b"1"], idempotency_key="key")
+            assert await log.version(new) == 1
+    assert cold.questions == 0

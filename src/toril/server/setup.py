@@ -34,8 +34,12 @@ from toril.server.limits import Limits
 from toril.server.operator import Operator, announced
 from toril.server.running import HOST, PORT, Server
 from toril.stores.clickhouse import ClickHouseColdStore, ClickHouseHistory, Database
+from toril.stores.clickhouse import Limits as InsertLimits
 
 logger = logging.getLogger("toril.server")
+
+INSERTS = InsertLimits(pace=0.1)
+"""Under load, inserts into one table are so many seconds apart: few large ones cost half of many small ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,7 @@ class Setup:
         async with AsyncExitStack() as stack:
             directory = None if settings.clickhouse else settings.home / "clickhouse"
             database = await stack.enter_async_context(
-                await Database.open(settings.clickhouse, directory=directory)
+                await Database.open(settings.clickhouse, directory=directory, limits=INSERTS)
             )
             setup = cls(settings, database)
             await stack.enter_async_context(setup.sourcing)

@@ -3,12 +3,15 @@
 -- keyspace: partition
 -- keys: base head
 -- args: aggregate [field …]
--- result: its fields and values; of those asked for, where any are, with its version, and with the record that
---   an idempotency key (k:…) leads to
+-- result: its fields and values; of those asked for, where any are, with its version (0: there is no such
+--   aggregate, here or elsewhere), and with the record that an idempotency key (k:…) leads to; nothing where it
+--   is perhaps cold
 -- include: log/_partition
+-- include: log/_filter
 
-if call('HEXISTS', KEYS[1] .. 'head', 'sealed') == 1 then
-  return redis.error_reply('SEALED the log goes on in a later epoch')
+local head = call('HMGET', KEYS[1] .. 'head', 'sealed', 'carry', 'levels')
+if head[1] then
+  return redis.error_reply('SEALED the log goes on in epoch ' .. head[1])
 end
 local aggregate = KEYS[1] .. 'a:' .. ARGV[1]
 if not ARGV[2] then
@@ -23,7 +26,11 @@ local function add(field)
   end
   return value
 end
-if add('v') then
+if not add('v') then
+  if not head[2] and not perhaps_cold(KEYS[1], ARGV[1], tonumber(head[3] or '0')) then
+    return { 'v', '0' }
+  end
+else
   for at = 2, #ARGV do
     local value = add(ARGV[at])
     if value and string.sub(ARGV[at], 1, 2) == 'k:' then
