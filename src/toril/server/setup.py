@@ -39,7 +39,7 @@ from toril.stores.clickhouse import Limits as InsertLimits
 logger = logging.getLogger("toril.server")
 
 INSERTS = InsertLimits(pace=0.1)
-"""Under load, inserts into one table are so many seconds apart: few large ones cost half of many small ones."""
+"""Under load, inserts into a table are so many seconds apart: few large ones cost half of many small ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
