@@ -280,6 +280,22 @@ async def test_what_cannot_be_stored_is_an_error_and_not_lost(rng: random.Random
             assert (await place.ingestion.record("acme", trace_of(rng, 3))).accepted == 3
 
 
+async def test_what_is_wrong_with_the_store_is_not_the_fault_of_a_span(
+    servers: Servers, rng: random.Random
+) -> None:
+    """A span that is refused is never sent again, so only what is wrong with itself refuses it."""
+    place = Place(emptied(servers.get("valkey-standalone")).url)
+    async with place.sourcing:
+        spans, log = trace_of(rng, 2), place.sourcing.log
+        assert log is not None
+        partitions = (await log.layout()).partitions()
+        await log.each(lambda store: store.wall("acme", up=True), partitions)
+        with pytest.raises(StoreError, match="being erased"):
+            await place.ingestion.record("acme", spans)
+        await log.each(lambda store: store.wall("acme", up=False), partitions)
+        assert await place.ingestion.record("acme", spans) == Recorded(2, 0)
+
+
 async def test_durability_is_the_most_that_a_server_can_promise(servers: Servers) -> None:
     always = {"appendonly": "yes", "appendfsync": "always"}
     for settings, expected in ((always, "fsync"), ({"appendonly": "no"}, "memory")):

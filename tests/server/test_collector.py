@@ -373,6 +373,18 @@ async def test_a_full_log_is_503_with_the_time_to_wait(redis_url: str) -> None:
         assert await served.stored() == 2
 
 
+async def test_a_tenant_that_is_being_erased_is_told_to_come_again(served: Served) -> None:
+    log = served.sourcing.log
+    assert log is not None
+    partitions = (await log.layout()).partitions()
+    await log.each(lambda store: store.wall("acme", up=True), partitions)
+    answer = await served.post(GOOD, PROTOBUF)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert "acme" not in message(answer)
+    await log.each(lambda store: store.wall("acme", up=False), partitions)
+    assert (await served.post(GOOD, PROTOBUF)).status_code == 200
+
+
 async def test_a_large_request_that_was_cut_short_is_completed_by_sending_it_again(redis_url: str) -> None:
     body = otlp.encode_protobuf([span(number) for number in range(1, 601)])
     async with serving(redis_url, most_entries=300) as served:

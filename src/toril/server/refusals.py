@@ -79,10 +79,11 @@ def refusal_of(problem: Exception) -> Refused:
             "it is recorded, but not yet as safely as it must be: send it again, it is kept once",
             retry_after=1,
         )
-    if isinstance(problem, StoreError) and problem.retryable:
+    if isinstance(problem, StoreError):
+        # Also where trying again cannot help: once a person has, what is sent again is not lost.
         _log(problem)
         wait = 1.0 if problem.retry_after is None else problem.retry_after
-        return Refused(503, "it cannot be recorded now: send it again", retry_after=wait)
+        return Refused(503, "it cannot be done now: send it again", retry_after=wait)
     if isinstance(problem, AWAY):
         _log(problem)
         return Refused(503, "the server's store cannot be reached: send it again", retry_after=1)

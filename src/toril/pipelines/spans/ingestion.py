@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 from toril.connection import Durability, DurabilityNotReached, DurabilityRefused
 from toril.connection.durability import Level
-from toril.events import Appended, CommandHandler, EventHandler, ProjectionState, is_retryable
+from toril.errors import InvalidValue
+from toril.events import Appended, CommandHandler, EventHandler, ProjectionState
+from toril.handler import UnfitPayload
 from toril.log import Log
 from toril.pipelines.spans.aggregation import (
     DEBOUNCE,
@@ -124,11 +126,10 @@ class Ingestion:
             if isinstance(outcome, Appended):
                 accepted += 1
                 repeated += outcome.repeated
-            elif isinstance(outcome, Exception):
-                if is_retryable(outcome):
-                    problem = problem or outcome
-                else:
-                    refused.append(str(outcome))
+            elif isinstance(outcome, InvalidValue | UnfitPayload):
+                refused.append(str(outcome))
+            elif isinstance(outcome, Exception):  # whatever it is, the span is not to blame
+                problem = problem or outcome
         if problem is not None:
             raise problem
         return Recorded(accepted, repeated, refused)
