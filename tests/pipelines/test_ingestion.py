@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import MATRIX, Servers, emptied
 from toril import connect
 from toril.events import AnyEvent, EventHandler, HandlerContext, StoreError
-from toril.log import Log, MemoryColdStore
+from toril.log import Log, MemoryColdStore, Retention
 from toril.pipelines.spans.aggregation import TRACE_SETTLED
 from toril.pipelines.spans.ingestion import Ingestion, Recorded, safest
 from toril.pipelines.spans.memory import MemorySpanTable, MemoryTraceTable
@@ -33,7 +33,8 @@ class Place:
     """An ingestion with all that belongs to it."""
 
     def __init__(self, url: str, **settings: Any) -> None:
-        of_sourcing = {name: settings.pop(name) for name in ("cold", "quiet") if name in settings}
+        names = ("cold", "quiet", "idempotency_window")
+        of_sourcing = {name: settings.pop(name) for name in names if name in settings}
         self.sourcing = EventSourcing(
             url, options=OPTIONS, partitions=None if url == "memory://" else 4, **of_sourcing
         )
@@ -264,6 +265,28 @@ async def test_a_span_of_a_trace_that_is_cold_is_recognised(servers: Servers, rn
         assert await place.ingestion.record("acme", spans) == Recorded(6, 5)
         summary = await place.settled(trace_id, 6)
         assert summary == recompute(await place.spans.of_trace("acme", trace_id)).as_dict()
+
+
+@pytest.mark.parametrize(("window", "known"), [(timedelta(milliseconds=10), 0), (timedelta(days=30), 5)])
+async def test_a_long_trace_knows_its_spans_for_as_long_as_it_was_told(
+    servers: Servers, rng: random.Random, window: timedelta, known: int
+) -> None:
+    url = emptied(servers.get("valkey-standalone")).url
+    async with running(url, idempotency_window=window) as place:
+        spans, log = trace_of(rng, 520), place.sourcing.log
+        assert log is not None
+        await place.ingestion.record("acme", spans[:500])
+        await place.settled(spans[0].trace_id, 500)
+        await log.choose_retention(Retention.keep_for(timedelta(milliseconds=1)))
+
+        async def trimmed() -> bool:
+            await log.trim()
+            return sum(standing.trimmed for standing in await log.standings()) >= 200
+
+        await until(trimmed)
+        await place.ingestion.record("acme", spans[500:])  # each makes room where it may
+        again = await place.ingestion.record("acme", spans[:5])
+        assert (again.accepted, again.repeated) == (5, known)
 
 
 async def test_what_cannot_be_stored_is_an_error_and_not_lost(rng: random.Random) -> None:

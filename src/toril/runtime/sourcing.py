@@ -233,6 +233,7 @@ class EventSourcing:
         cold: ColdStore | None = None,
         history: History | None = None,
         quiet: timedelta = timedelta(hours=1),
+        idempotency_window: timedelta = timedelta(hours=24),
         durability: Durability | Level = "memory",
         options: EngineOptions | None = None,
         telemetry: RuntimeTelemetry | None = None,
@@ -251,6 +252,7 @@ class EventSourcing:
             "cold": cold,
             "history": history,
             "quiet": quiet,
+            "idempotency_window": idempotency_window,
             "durability": durability,
         }
         self._options = options or EngineOptions()

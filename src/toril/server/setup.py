@@ -41,13 +41,16 @@ logger = logging.getLogger("toril.server")
 INSERTS = InsertLimits(pace=0.1)
 """Under load, inserts into a table are so many seconds apart: few large ones cost half of many small ones."""
 
+KNOWN = timedelta(days=30)
+"""For how long a trace that is never quiet knows its spans again. One that is cold knows all of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What can be said about a set-up. Nothing needs to be."""
 
     redis: str | None = None
-    """As for :func:`toril.connect`; None: ``TORIL_REDIS_URL``, else the embedded server in ``home``."""
+    """As for :func:`toril.connect`; None: the embedded server in ``home``."""
     clickhouse: str | None = None
     """``clickhouse://user:password@host:8123/database``; None: an engine in this process, in ``home``."""
     home: Path = field(default_factory=default_home)
@@ -91,6 +94,7 @@ class Setup:
             cold=self.cold,
             history=self.history,
             quiet=settings.quiet,
+            idempotency_window=KNOWN,
             options=settings.options,
         )
         self.ingestion = Ingestion(

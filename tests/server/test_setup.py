@@ -1,0 +1,16 @@
+"""What a set-up is made of."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from toril.server.setup import KNOWN, Settings, Setup
+from toril.stores.clickhouse import Database
+from toril.stores.clickhouse.place import Embedded
+
+
+def test_a_trace_knows_its_spans_for_longer_than_a_log_usually_does(tmp_path: Path) -> None:
+    setup = Setup(Settings(home=tmp_path), Database(Embedded(tmp_path, "toril")))
+    assert setup.sourcing._log_settings["idempotency_window"] == KNOWN
+    assert timedelta(days=30) <= KNOWN
