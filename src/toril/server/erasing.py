@@ -52,13 +52,15 @@ async def erase_tenant(
 ) -> ErasedTenant:
     """Remove all that there is of a tenant. Can be repeated, and finishes what was cut off.
 
-    Its keys go first, so that nothing more comes in; the tables last, when the workers have finished what
-    they had read of it before.
+    Its keys go first, so that nothing more comes in when servers have heard of it; the tables last, when the
+    workers have finished what they had read of it before.
     """
     check_tenant(tenant)
     log = sourcing.log
     assert log is not None, "in memory there is nothing to erase"
     revoked = await keys.revoke_tenant(tenant)
+    if revoked:
+        await asyncio.sleep(keys.fresh)  # servers still believe what they were told of these keys
     jobs = await _erase_jobs(sourcing, tenant)
     erased = await log.erase_tenant(tenant, progress=progress)
     await _caught_up(sourcing)
