@@ -15,11 +15,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
+from toril.connection import connect
 from toril.connection.durability import Level
 from toril.connection.embedded import default_home
 from toril.errors import TorilError
 from toril.events import EventHandler
+from toril.keyspace import LogKeys
 from toril.log import Retention
+from toril.log.layout import create_layout
 from toril.pipelines.archive import ARCHIVE, register_archive
 from toril.pipelines.spans.aggregation import DEBOUNCE
 from toril.pipelines.spans.clickhouse import ClickHouseSpanTable, ClickHouseTraceTable
@@ -37,6 +40,9 @@ from toril.stores.clickhouse import ClickHouseColdStore, ClickHouseHistory, Data
 from toril.stores.clickhouse import Limits as InsertLimits
 
 logger = logging.getLogger("toril.server")
+
+EMBEDDED_PARTITIONS = 16
+"""Partitions of a log that is made on the embedded server: one process needs no more, and idles for less."""
 
 INSERTS = InsertLimits(pace=0.1)
 """Under load, inserts into a table are so many seconds apart: few large ones cost half of many small ones."""
@@ -56,6 +62,7 @@ class Settings:
     home: Path = field(default_factory=default_home)
     log: str = "log"
     partitions: int | None = None
+    """Of a log that is made: 64, where nothing is said, and on the embedded server 16."""
     quiet: timedelta = timedelta(hours=1)
     """How long a trace must be quiet before it leaves Redis. The same in all processes."""
     durability: Level | None = None
@@ -120,6 +127,9 @@ class Setup:
                 await Database.open(settings.clickhouse, directory=directory, limits=INSERTS)
             )
             setup = cls(settings, database)
+            if settings.redis is None and settings.partitions is None:
+                async with connect(setup.sourcing.url) as redis:
+                    await create_layout(redis, LogKeys(settings.log), EMBEDDED_PARTITIONS)
             await stack.enter_async_context(setup.sourcing)
             await setup._begin()
             yield setup
