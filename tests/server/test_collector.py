@@ -7,7 +7,7 @@ import gzip
 import json
 import time
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
@@ -33,7 +33,7 @@ from tests.server.parts import GZIP, JSON, PROTOBUF, TRACE, Served, SlowRecorder
 from toril.aggregate import Aggregate
 from toril.connection import connect
 from toril.pipelines.spans import otlp
-from toril.pipelines.spans.ingestion import Ingestion
+from toril.pipelines.spans.ingestion import Ingestion, Recorded
 from toril.pipelines.spans.recording import span_of
 from toril.pipelines.spans.span import Span
 from toril.server.keys import ApiKeys
@@ -396,6 +396,30 @@ async def test_a_large_request_that_was_cut_short_is_completed_by_sending_it_aga
         assert await recorded(served) == [span(number) for number in range(1, 601)]
         text = (await served.http.get("/metrics")).text
         assert f'toril_collector_spans_total{{outcome="repeated"}} {begun}.0' in text
+
+
+async def test_large_spans_are_recorded_few_at_a_time(redis_url: str) -> None:
+    """Redaction takes as long as a text is, and nobody else has a turn meanwhile."""
+    parts: list[int] = []
+
+    class Counting(SlowRecorder):
+        async def record(self, tenant: str, spans: Sequence[Span]) -> Recorded:
+            parts.append(len(spans))
+            return await super().record(tenant, spans)
+
+    def made(ingestion: Ingestion) -> Counting:
+        recorder = Counting(ingestion)
+        recorder.go.set()
+        return recorder
+
+    async with serving(redis_url, recorder=made) as served:
+        large = [span(number, attributes={"text": "x" * 100_000}) for number in range(1, 11)]
+        assert (await served.post(otlp.encode_protobuf(large), PROTOBUF)).status_code == 200
+        assert parts == [5, 5]
+        parts.clear()
+        small = [span(number) for number in range(11, 311)]
+        assert (await served.post(otlp.encode_protobuf(small), PROTOBUF)).status_code == 200
+        assert parts == [256, 44]
 
 
 async def test_redis_away_is_503_and_back_is_200(monkeypatch: pytest.MonkeyPatch) -> None:

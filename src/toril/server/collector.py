@@ -31,8 +31,9 @@ PROTOBUF, JSON = "application/x-protobuf", "application/json"
 THREADS = 2
 """Large requests that are decoded at a time: more would only take turns."""
 
-AT_ONCE = 256
-"""Spans that are recorded at a time: between two parts of a large request, others have their turn."""
+AT_ONCE, AT_ONCE_BYTES = 256, 512 * 1024
+"""Spans that are recorded at a time, and about how many bytes of a request: between two parts of a large one,
+others have their turn. Redaction reads a few megabytes a second."""
 
 GONE = 499
 """The status that is counted where the sender has gone before it could be answered."""
@@ -135,14 +136,15 @@ class Collector:
             self._meters.received.inc(received)
             self._meters.inflated.inc(len(body))
             decoded = await self._decode(body, as_json=media == JSON)
+            at_once = min(AT_ONCE, max(1, len(decoded.spans) * AT_ONCE_BYTES // max(1, len(body))))
             del body
             self._meters.refused.inc(len(decoded.refused))
-            return decoded.refused + await self._record(tenant, decoded.spans)
+            return decoded.refused + await self._record(tenant, decoded.spans, at_once)
 
-    async def _record(self, tenant: str, spans: Sequence[Span]) -> list[str]:
+    async def _record(self, tenant: str, spans: Sequence[Span], at_once: int) -> list[str]:
         refused: list[str] = []
-        for first in range(0, len(spans), AT_ONCE):
-            done = await self._recorder.record(tenant, spans[first : first + AT_ONCE])
+        for first in range(0, len(spans), at_once):
+            done = await self._recorder.record(tenant, spans[first : first + at_once])
             refused += done.refused
             self._meters.recorded.inc(done.accepted - done.repeated)
             self._meters.repeated.inc(done.repeated)
