@@ -23,7 +23,8 @@ pytest_plugins = ["toril.testing.fixtures"]
 SCALE = float(os.environ.get("TORIL_TEST_SCALE", "1"))
 """How much longer and larger the promise tests run: 1 for ``make test``, more for ``make storm``."""
 
-SEED = int(os.environ.get("TORIL_TEST_SEED", random.SystemRandom().randrange(2**32)))
+SEED = int(os.environ.setdefault("TORIL_TEST_SEED", str(random.SystemRandom().randrange(2**32))))
+"""The same in all processes that tests run in."""
 
 REDIS_7 = shutil.which("redis-server")
 BINARIES = {"valkey": None} | ({"redis": Path(REDIS_7)} if REDIS_7 else {})
