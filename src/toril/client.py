@@ -235,7 +235,7 @@ def _decoded(answer: httpx.Response, kind: type[T]) -> T:
 
 def _retry_after(answer: httpx.Response) -> float:
     said = answer.headers.get("retry-after", "")
-    return min(float(said), LONGEST_PAUSE) if said.isdigit() else 0.0
+    return min(float(said), LONGEST_PAUSE) if said.isascii() and said.isdigit() else 0.0
 
 
 def _message(answer: httpx.Response) -> str:

@@ -75,7 +75,8 @@ async def test_an_event_is_posted_signed_and_with_a_key_against_repetition() -> 
         assert not is_signed(b"other", body, signed, now=now)
         assert not is_signed(SECRET.encode(), body + b" ", signed, now=now)
         assert not is_signed(SECRET.encode(), body, signed, now=now + 301)
-        assert not is_signed(SECRET.encode(), body, "nonsense", now=now)
+        for nonsense in ("nonsense", "t=²,v1=0", f"t={'9' * 5000}", f"t={int(now)},v1=ä", "t=,v1=", ""):
+            assert not is_signed(SECRET.encode(), body, nonsense, now=now)
 
 
 async def test_what_is_played_again_is_not_posted() -> None:
@@ -94,6 +95,8 @@ def replaying() -> HandlerContext:
         ("500 Broken", True, None),
         ("503 Away\r\nRetry-After: 7", True, 7.0),
         ("429 Slowly\r\nRetry-After: 2", True, 2.0),
+        ("429 Slowly\r\nRetry-After: 99999999", True, 3600.0),
+        ("429 Slowly\r\nRetry-After: \u00b2", True, None),
         ("429 Slowly\r\nRetry-After: Wed, 21 Oct 2026 07:28:00 GMT", True, None),
         ("400 No", False, None),
         ("410 Gone", False, None),

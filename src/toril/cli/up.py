@@ -133,6 +133,9 @@ def _webhook(url: str) -> Webhook:
 async def _run(settings: Settings, host: str, port: int, *, serve: bool, work: bool) -> None:
     signals = Signals()
     async with AsyncExitStack() as stack:
+        for handler in settings.on_settled.values():
+            if isinstance(handler, Webhook):
+                await stack.enter_async_context(handler)
         setup = await stack.enter_async_context(Setup.open(settings))
         console.print(f"data in     {_data(settings)}", soft_wrap=True)
         waiting = []

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import time
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +28,10 @@ from toril.events import AnyEvent, EventHandler, HandlerContext, HandlerError
 SIGNATURE = "Toril-Signature"
 RETRYABLE = frozenset({408, 425, 429})
 """Answers below 500 after which it is worth trying again."""
+LONGEST_WAIT = 3600.0
+"""Seconds that the other side can ask for before the next attempt."""
+
+_SECONDS = re.compile(r"[0-9]{1,12}")
 
 
 class Webhook(EventHandler[Any]):
@@ -108,11 +113,11 @@ def is_signed(secret: bytes, body: bytes, signed: str, *, now: float, tolerance:
     """Whether a post is from who knows the secret, and not older than ``tolerance`` seconds."""
     parts = dict(part.split("=", 1) for part in signed.split(",") if "=" in part)
     at = parts.get("t", "")
-    if not at.isdigit() or abs(now - int(at)) > tolerance:
+    if not _SECONDS.fullmatch(at) or abs(now - int(at)) > tolerance:
         return False
-    return hmac.compare_digest(signature(secret, body, int(at)), signed)
+    return hmac.compare_digest(signature(secret, body, int(at)).encode(), signed.encode(errors="replace"))
 
 
 def _seconds(text: str | None) -> float | None:
     """``Retry-After`` in seconds; as a date it is left to the usual waiting times."""
-    return float(text) if text is not None and text.isdigit() else None
+    return min(float(text), LONGEST_WAIT) if text is not None and _SECONDS.fullmatch(text) else None
