@@ -179,11 +179,7 @@ class Reading:
         slot, key = Slot(entry), entry.key
         part.window.append(slot)
         chain = part.chains.get(key)
-        found = None if entry.erased else decision_of(entry)
-        if found is not None and found[1].processor == desk.processor:
-            decided = Slot(entry)
-            part.window.append(decided)
-            desk.spawn(part, troubles.carry_out(part, decided, *found))
+        self._heed(part, entry)
         if (chain is None and not self._is_ours(entry)) or entry.version <= part.known.get(key, 0):
             slot.done = True
         elif key in part.parked:
