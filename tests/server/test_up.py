@@ -117,6 +117,8 @@ def test_from_a_span_to_a_trace_and_to_nothing_again(home: Path) -> None:
         asked = ("--server", running.url, "--key")
         assert "ask the oracle" in toril(home, "traces", "show", trace_id, *asked, key)
         assert "ask the oracle" not in toril(home, "traces", "ls", *asked, other)
+        assert "ask the oracle" in toril(home, "traces", "ls", "--tenant", "acme")
+        assert "ask the oracle" not in toril(home, "traces", "ls", "--tenant", "globex")
         assert httpx.get(f"{running.url}/readyz").status_code == 200
 
         # The data directory is one process's, and a second one is told so.
@@ -147,6 +149,7 @@ def test_from_a_span_to_a_trace_and_to_nothing_again(home: Path) -> None:
         assert httpx.delete(f"{running.url}/api/tenants/globex").status_code == 401
         assert "closed" in running.end()
     assert find_running(home) is None
+    assert "none runs" in toril(home, "traces", "ls", "--tenant", "acme", fails=True)
 
     # What was collected is there when it is started again.
     with up(home, "--open", "globex") as running:

@@ -13,6 +13,7 @@ import click
 from toril.cli.asking import KEY_VARIABLE, SERVER_VARIABLE, key_option, server_option
 from toril.cli.careful import Refused
 from toril.client import Client, KeyRefused, ServerAway
+from toril.connection.embedded import default_home
 
 Command = Callable[..., Any]
 
@@ -30,12 +31,18 @@ def on_server(work: Callable[..., Awaitable[None]]) -> Command:
 
     @server_option("--server")
     @key_option
+    @click.option(
+        "--tenant", metavar="TENANT", help="On the machine of 'toril up': as this one, without a key."
+    )
     @click.option("--json", "json_", is_flag=True, help="Print JSON.")
     @functools.wraps(work)
-    def run(server: str, key: str | None, json_: bool, **given: Any) -> None:
+    def run(server: str, key: str | None, tenant: str | None, json_: bool, **given: Any) -> None:
+        if tenant is not None:
+            server, key = _running_here()
+
         async def ask() -> None:
             # A person waits for it, and can ask again.
-            async with Client(server, key, attempts=1, timeout=60) as client:
+            async with Client(server, key, tenant=tenant, attempts=1, timeout=60) as client:
                 await work(Target(client, json_), **given)
 
         try:
@@ -52,3 +59,14 @@ def on_server(work: Callable[..., Awaitable[None]]) -> Command:
             ) from None
 
     return run
+
+
+def _running_here() -> tuple[str, str]:
+    """The address and the operator's secret of the server that has the data directory."""
+    from toril.server.operator import find_running  # only here: it needs the extra of the server
+
+    home = default_home()
+    running = find_running(home)
+    if running is None:
+        raise Refused(f"--tenant asks the server that has {home}, and none runs: start it with 'toril up'")
+    return running.url, running.secret
