@@ -108,7 +108,7 @@ REFUSED: list[tuple[str, Callable[[Any], object], list[Any]]] = [
     ("keep_logs", lambda value: JobOptions(keep_logs=value), A_NUMBER),
     ("size_limit", lambda value: JobOptions(size_limit=value), A_NUMBER),
     ("stack_trace_limit", lambda value: JobOptions(stack_trace_limit=value), A_NUMBER),
-    ("timestamp", lambda value: JobOptions(timestamp=value), [*A_NUMBER, datetime.now(UTC)]),
+    ("timestamp", lambda value: JobOptions(timestamp=value), [*A_NUMBER, datetime(2026, 8, 1, tzinfo=UTC)]),
     ("kept count", lambda value: KeepJobs(count=value), [-2, *A_NUMBER[1:]]),
     ("kept age", lambda value: KeepJobs(age=value), [-1, -0.5, True, "3", math.nan, math.inf, timedelta(1)]),
     ("remove_on_complete", lambda value: JobOptions(remove_on_complete=value), ["yes", 1.5, {"count": 1}]),
