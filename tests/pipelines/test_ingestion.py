@@ -6,23 +6,26 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
+import toril.pipelines.spans.ingestion
 from tests.conftest import MATRIX, Servers, emptied
 from toril import connect
 from toril.events import AnyEvent, EventHandler, HandlerContext, StoreError
 from toril.log import Log, MemoryColdStore, Retention
 from toril.pipelines.spans.aggregation import TRACE_SETTLED
-from toril.pipelines.spans.ingestion import Ingestion, Recorded, safest
+from toril.pipelines.spans.ingestion import SETTLING, Ingestion, Recorded, safest
 from toril.pipelines.spans.memory import MemorySpanTable, MemoryTraceTable
 from toril.pipelines.spans.redaction import RedactRules
 from toril.pipelines.spans.span import Span, SpanEvent
 from toril.pipelines.spans.summary import recompute
-from toril.runtime import EngineOptions, EventSourcing
+from toril.queue import Backoff
+from toril.runtime import PATIENT, EngineOptions, EventSourcing, Retry
 from toril.testing import standalone
 
 OPTIONS = EngineOptions(lease=10.0, grace=5.0)
@@ -77,6 +80,20 @@ async def running(url: str, **settings: Any) -> AsyncIterator[Place]:
     place = Place(url, **settings)
     async with place.sourcing, place.sourcing.worker():
         yield place
+
+
+def test_a_span_is_known_by_its_tenant_trace_and_id(rng: random.Random) -> None:
+    (span,) = trace_of(rng, 1)
+    again = msgspec.structs.replace(span, name="another", attributes={}, status=2)
+    assert again.record_id("acme") == span.record_id("acme")
+    others = [
+        span.record_id("globex"),
+        msgspec.structs.replace(span, trace_id=rng.randbytes(16).hex()).record_id("acme"),
+        msgspec.structs.replace(span, span_id=rng.randbytes(8).hex()).record_id("acme"),
+    ]
+    assert len({span.record_id("acme"), *others}) == 4
+    fixed = msgspec.structs.replace(span, trace_id="1" * 32, span_id="2" * 16)
+    assert fixed.record_id("acme") == "span_469489362e06c727365e1e9024050502", "so others knew it"
 
 
 def trace_of(chance: random.Random, spans: int, **more: Any) -> list[Span]:
@@ -243,6 +260,76 @@ async def test_a_summary_is_settled_when_it_has_changed_and_others_are_told(
         kept = await place.ingestion.traces.service.get_projection("summary", "acme", spans[0].trace_id)
         assert kept is not None
         assert kept.state.summary["spans"] == 4
+
+
+@pytest.mark.parametrize("late", ["trace_summary", "span-storage"])
+async def test_a_trace_is_settled_after_its_summary_is_made_and_its_spans_are_stored(
+    servers: Servers, rng: random.Random, late: str
+) -> None:
+    """However late they are: else it would lack spans, or a webhook would tell of what is not there yet."""
+    place = Place(emptied(servers.get("valkey-standalone")).url)
+    async with place.sourcing:
+        service = place.ingestion.spans.service
+        await service.pause(late)
+        async with place.sourcing.worker():
+            spans = trace_of(rng, 3)
+            await place.ingestion.record("acme", spans)
+
+            async def others_are_done() -> bool:
+                names = {"trace_summary", "span-storage"} - {late}
+                return all([(await service.standing(name)).behind == 0 for name in names])
+
+            await until(others_are_done)
+            await asyncio.sleep(0.3)  # time enough for what must not happen
+            assert await place.traces.count("acme") == 0
+            await service.resume(late)
+            await place.settled(spans[0].trace_id, 3)
+
+
+def away_for(times: int, real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A method that cannot do its work so many times, and then can."""
+    left = iter(range(times))
+
+    async def call(*arguments: Any) -> Any:
+        if next(left, None) is not None:
+            raise StoreError("it could not be reached")
+        return await real(*arguments)
+
+    return call
+
+
+async def test_an_outage_leaves_no_trace_unsettled(
+    servers: Servers, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trace may be cold and ClickHouse away; and no span may come any more that has it tried again."""
+    monkeypatch.setattr(Ingestion, "summary_of", away_for(10, Ingestion.summary_of))
+    soon = Backoff("fixed", 10)
+    monkeypatch.setattr(toril.pipelines.spans.ingestion, "SETTLING", replace(SETTLING, backoff=soon))
+    async with running(emptied(servers.get("valkey-standalone")).url) as place:
+        spans = trace_of(rng, 2)
+        await place.ingestion.record("acme", spans)
+        await place.settled(spans[0].trace_id, 2)
+
+
+async def test_an_outage_of_the_tables_needs_no_person(
+    servers: Servers, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was accepted is stored when they are back, however often it was tried before."""
+    for kind, name in ((MemorySpanTable, "insert"), (MemoryTraceTable, "insert"), (Told, "handle")):
+        monkeypatch.setattr(kind, name, away_for(4 * Retry().attempts, getattr(kind, name)))
+    soon = replace(PATIENT, first=0.01, longest=0.01)
+    monkeypatch.setattr(toril.pipelines.spans.ingestion, "PATIENT", soon)
+    told = Told()
+    async with running(emptied(servers.get("valkey-standalone")).url, on_settled={"told": told}) as place:
+        spans = trace_of(rng, 2)
+        await place.ingestion.record("acme", spans)
+        await place.settled(spans[0].trace_id, 2)
+
+        async def is_told() -> bool:
+            return ("acme", 2) in told.seen
+
+        await until(is_told)
+        assert await place.spans.count("acme") == 2
 
 
 async def test_a_span_of_a_trace_that_is_cold_is_recognised(servers: Servers, rng: random.Random) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toril.events import BatchEventHandler, Event, HandlerContext, NewEvent
-from toril.runtime import EventSourcing, RegisteredPipeline
+from toril.runtime import PATIENT, EventSourcing, RegisteredPipeline
 from toril.stores.history import Recorded, WritableHistory
 
 ARCHIVE = "archive/history"
@@ -50,6 +50,6 @@ def register_archive(sourcing: EventSourcing, history: WritableHistory) -> Regis
         sourcing.register_pipeline()
         .with_name("archive")
         .with_any_aggregate_type()
-        .with_event_handler("history", Archive(history), concurrency=AT_ONCE)
+        .with_event_handler("history", Archive(history), concurrency=AT_ONCE, retry=PATIENT)
         .build()
     )

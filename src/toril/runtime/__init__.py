@@ -12,10 +12,11 @@ from toril.runtime.sourcing import (
     RegisteredPipeline,
     event_sourcing,
 )
-from toril.runtime.work import Retry
+from toril.runtime.work import PATIENT, Retry
 from toril.runtime.worker import ProcessorWorker
 
 __all__ = [
+    "PATIENT",
     "CommandDispatcher",
     "CommandOptions",
     "Commands",

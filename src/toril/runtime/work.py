@@ -44,6 +44,9 @@ class Retry:
         return max(wait, at_least or 0.0)
 
 
+PATIENT = Retry(attempts=10_000)
+"""For what waits for another system: every minute, for days. What cannot pass fails at once all the same."""
+
 ANY_TYPE = "*"
 """In the place of an aggregate type: all of them."""
 

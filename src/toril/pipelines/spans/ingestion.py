@@ -27,12 +27,15 @@ from toril.pipelines.spans.span import Span
 from toril.pipelines.spans.storage import SpanStorage, TraceStorage
 from toril.pipelines.spans.summary import TraceSummary
 from toril.pipelines.spans.tables import SpanTable, TraceTable
-from toril.runtime import EventSourcing
+from toril.runtime import PATIENT, CommandOptions, EventSourcing
 
 Handler = TypeVar("Handler", bound=CommandHandler[Any])
 
 AT_ONCE = 256
 """Traces whose spans are stored at the same time: tables take many inserts together."""
+
+SETTLING = CommandOptions(attempts=18)
+"""After 1, 2, 4 … seconds, for more than a day: perhaps no span comes any more that has it tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +86,12 @@ class Ingestion:
             sourcing.register_pipeline()
             .with_name("trace_aggregation")
             .with_aggregate_type("trace")
-            .with_command_handler(aggregate)
-            .with_event_handler("trace-storage", TraceStorage(traces), concurrency=AT_ONCE)
+            .with_command_handler(aggregate, options=SETTLING)
+            .with_event_handler("trace-storage", TraceStorage(traces), concurrency=AT_ONCE, retry=PATIENT)
             .with_projection("summary", None, SettledTrace)
         )
         for name, handler in (on_settled or {}).items():
-            traces_builder.with_event_handler(name, handler, event_types=[TRACE_SETTLED])
+            traces_builder.with_event_handler(name, handler, event_types=[TRACE_SETTLED], retry=PATIENT)
         self.traces = traces_builder.build()
         """The pipeline ``trace_aggregation``."""
         trigger = TraceAggregationTrigger(self.traces.command(aggregate))
@@ -97,10 +100,13 @@ class Ingestion:
             .with_name("span_ingestion")
             .with_aggregate_type("span")
             .with_command_handler(record)
-            .with_event_handler("span-storage", SpanStorage(spans), concurrency=AT_ONCE)
+            .with_event_handler("span-storage", SpanStorage(spans), concurrency=AT_ONCE, retry=PATIENT)
             .with_projection("trace_summary", None, TraceSummary)
             .with_event_handler(
-                "trace-aggregation-trigger", trigger, depends_on=["span-storage", "trace_summary"]
+                "trace-aggregation-trigger",
+                trigger,
+                depends_on=["span-storage", "trace_summary"],
+                retry=PATIENT,
             )
             .build()
         )
