@@ -16,14 +16,17 @@ import pytest
 import toril.pipelines.spans.ingestion
 from tests.conftest import MATRIX, Servers, emptied
 from toril import connect
-from toril.events import AnyEvent, EventHandler, HandlerContext, StoreError
+from toril.aggregate import Aggregate
+from toril.events import AnyEvent, EventHandler, HandlerContext, NewEvent, StoreError
 from toril.log import Log, MemoryColdStore, Retention
 from toril.pipelines.spans.aggregation import TRACE_SETTLED
 from toril.pipelines.spans.ingestion import SETTLING, Ingestion, Recorded, safest
 from toril.pipelines.spans.memory import MemorySpanTable, MemoryTraceTable
 from toril.pipelines.spans.redaction import RedactRules
 from toril.pipelines.spans.span import Span, SpanEvent
+from toril.pipelines.spans.storage import TraceStorage
 from toril.pipelines.spans.summary import recompute
+from toril.pipelines.spans.tables import TraceRow
 from toril.queue import Backoff
 from toril.runtime import PATIENT, EngineOptions, EventSourcing, Retry
 from toril.testing import standalone
@@ -260,6 +263,22 @@ async def test_a_summary_is_settled_when_it_has_changed_and_others_are_told(
         kept = await place.ingestion.traces.service.get_projection("summary", "acme", spans[0].trace_id)
         assert kept is not None
         assert kept.state.summary["spans"] == 4
+
+
+async def test_of_summaries_that_wait_together_the_last_is_stored() -> None:
+    trace = Aggregate("acme", "trace", "5" * 32)
+    events = [
+        NewEvent(type=TRACE_SETTLED, data={"version": spans, "summary": {"spans": spans}}).recorded(
+            trace, version=version, recorded_at=version
+        )
+        for version, spans in enumerate((2, 5, 9), 1)
+    ]
+    table = MemoryTraceTable()
+    context = HandlerContext(tenant="acme", pipeline="trace_aggregation", processor="trace-storage")
+    await TraceStorage(table).handle_many(events, context)
+    assert await table.get("acme", trace.id) == TraceRow(
+        tenant="acme", trace_id=trace.id, version=9, summary={"spans": 9}
+    )
 
 
 @pytest.mark.parametrize("late", ["trace_summary", "span-storage"])

@@ -286,6 +286,23 @@ async def test_the_length_is_looked_at_first_and_counted_where_it_is_not_said(re
         await writer.wait_closed()
 
 
+@pytest.mark.parametrize("length", ["said", "not said"])
+async def test_what_is_just_as_large_as_it_may_be_is_taken(redis_url: str, length: str) -> None:
+    plain = otlp.encode_protobuf([span(attributes={"text": "x" * 1000})])
+    packed = gzip.compress(plain)
+    for sent, headers, body, inflated, status in (
+        (plain, PROTOBUF, len(plain), len(plain), 200),
+        (plain, PROTOBUF, len(plain) - 1, len(plain), 413),
+        (packed, PROTOBUF | GZIP, len(packed), len(plain), 200),
+        (packed, PROTOBUF | GZIP, len(packed) - 1, len(plain), 413),
+        (packed, PROTOBUF | GZIP, len(packed), len(plain) - 1, 413),
+    ):
+        async with serving(redis_url, limits=Limits(body=body, inflated=inflated, in_flight=MB)) as served:
+            content = sent if length == "said" else in_parts(sent, 100)
+            answer = await served.http.post("/v1/traces", content=content, headers=headers)
+            assert answer.status_code == status, (len(sent), body, inflated)
+
+
 HEAD = b"POST /v1/traces HTTP/1.1\r\nHost: x\r\n"
 ENDLESS = {
     "a header": (HEAD + b"X: ", b"y" * 1000),

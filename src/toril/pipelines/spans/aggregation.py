@@ -80,10 +80,7 @@ class AggregateTraceCommand(CommandHandler[AggregateTrace]):
         found = await type(self).summary_of(command.aggregate.tenant, command.data.trace_id)
         if found is None or found.version <= command.state.spans_version:
             return []
-        summary = found.state.as_dict()
-        if summary == command.state.summary:
-            return []
-        return [NewEvent(type=TRACE_SETTLED, data=Settled(found.version, summary))]
+        return [NewEvent(type=TRACE_SETTLED, data=Settled(found.version, found.state.as_dict()))]
 
 
 class TraceAggregationTrigger(BatchEventHandler[Any]):
