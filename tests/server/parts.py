@@ -88,7 +88,7 @@ async def serving(
     if most is not None:
         sourcing._log_settings |= {"most_entries": most, "patience": 0.1}
     spans, traces = MemorySpanTable(), MemoryTraceTable()
-    ingestion = Ingestion(sourcing, spans=spans, traces=traces)
+    ingestion = Ingestion(sourcing, spans=spans, traces=traces, durability=changed.pop("durability", None))
     async with sourcing:
         assert sourcing.redis is not None
         keys = ApiKeys(sourcing.redis)

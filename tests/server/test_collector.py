@@ -31,7 +31,7 @@ import toril.runtime.sourcing
 from tests.conftest import MATRIX, Servers, emptied
 from tests.server.parts import GZIP, JSON, PROTOBUF, TRACE, Served, SlowRecorder, serving, span, until
 from toril.aggregate import Aggregate
-from toril.connection import connect
+from toril.connection import Durability, connect
 from toril.pipelines.spans import otlp
 from toril.pipelines.spans.ingestion import Ingestion, Recorded
 from toril.pipelines.spans.recording import span_of
@@ -388,6 +388,16 @@ async def test_a_full_log_is_503_with_the_time_to_wait(redis_url: str) -> None:
         assert int(answer.headers["retry-after"]) >= 1
         assert "send it again" in message(answer)
         assert await served.stored() == 2
+
+
+async def test_what_is_not_as_safe_as_was_asked_for_is_never_acknowledged(redis_url: str) -> None:
+    for durability in (Durability("replicated", timeout=0.05), Durability("fsync")):
+        async with serving(redis_url, durability=durability) as served:  # it has no replica, and no disk
+            answer = await served.post(GOOD, PROTOBUF)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    async with serving(redis_url) as served:
+        assert (await served.post(GOOD, PROTOBUF)).status_code == 200
+        assert await served.stored() == 1
 
 
 async def test_a_tenant_that_is_being_erased_is_told_to_come_again(served: Served) -> None:

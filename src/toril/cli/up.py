@@ -15,6 +15,8 @@ import click
 from toril.cli.loading import load
 from toril.cli.show import console
 from toril.cli.signals import Signals
+from toril.connection import Durability
+from toril.connection.durability import Level
 from toril.connection.embedded import default_home
 from toril.connection.open import URL_VARIABLE
 from toril.connection.url import hide_password
@@ -163,9 +165,9 @@ def _data(settings: Settings) -> str:
     return " and ".join(places + ([] if len(places) == 2 else [str(settings.home)]))
 
 
-def _accepted(durability: str) -> str:
+def _accepted(durability: Durability | Level) -> str:
     return {
         "memory": "in the memory of the server",
         "fsync": "on its disk",
         "replicated": "in the memory of a replica, too",
-    }[durability]
+    }[Durability.of(durability).level]

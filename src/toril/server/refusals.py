@@ -14,6 +14,7 @@ from starlette.responses import Response
 from toril.connection.errors import (
     ConnectionFailed,
     DurabilityNotReached,
+    DurabilityRefused,
     OutcomeUnknown,
     OutOfMemory,
     ScriptBusy,
@@ -23,8 +24,8 @@ from toril.events.errors import StoreError
 
 logger = logging.getLogger("toril.server")
 
-AWAY = (ConnectionFailed, OutcomeUnknown, OutOfMemory, ScriptBusy)
-"""What may pass when a server is away, or full."""
+AWAY = (ConnectionFailed, DurabilityRefused, OutcomeUnknown, OutOfMemory, ScriptBusy)
+"""What may pass when a server is away, full, or set up otherwise than it was."""
 
 LONGEST_MESSAGE = 2000
 LOG_EVERY = 1.0
@@ -86,7 +87,7 @@ def refusal_of(problem: Exception) -> Refused:
         return Refused(503, "it cannot be done now: send it again", retry_after=wait)
     if isinstance(problem, AWAY):
         _log(problem)
-        return Refused(503, "the server's store cannot be reached: send it again", retry_after=1)
+        return Refused(503, "the server's store cannot take it now: send it again", retry_after=1)
     if isinstance(problem, InvalidValue):
         return Refused(400, str(problem), field=problem.field)
     logger.error("a request failed", exc_info=problem)

@@ -71,7 +71,7 @@ class Ingestion:
         redactor: Redactor = no_redaction,
         prices: PriceTable | None = None,
         debounce: timedelta = DEBOUNCE,
-        durability: Level | None = None,
+        durability: Durability | Level | None = None,
         on_settled: Mapping[str, EventHandler[Any]] | None = None,
     ) -> None:
         self.durability = durability
