@@ -26,7 +26,7 @@ from toril.log.layout import create_layout
 from toril.pipelines.archive import ARCHIVE, register_archive
 from toril.pipelines.spans.aggregation import DEBOUNCE
 from toril.pipelines.spans.clickhouse import ClickHouseSpanTable, ClickHouseTraceTable
-from toril.pipelines.spans.ingestion import Ingestion, safest
+from toril.pipelines.spans.ingestion import Ingestion, check_durability, safest
 from toril.pipelines.spans.prices import PriceTable
 from toril.pipelines.spans.redaction import Redactor, no_redaction
 from toril.runtime import EngineOptions, EventSourcing, ProcessorWorker
@@ -143,6 +143,8 @@ class Setup:
                 logger.warning(
                     "spans are accepted when they are in the server's memory: it can promise no more"
                 )
+        else:
+            await check_durability(log, self.ingestion.durability)
         if (await log.layout()).retention is None:
             # The history has a copy of everything, so what all have read may go.
             await log.choose_retention(Retention.archived_by(ARCHIVE))

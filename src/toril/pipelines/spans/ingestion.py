@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -151,8 +152,18 @@ async def safest(log: Log) -> Level:
     wanted: tuple[Level, ...] = ("replicated", "fsync")
     for level in wanted:
         try:
-            await log.redis.command("EXISTS", log.keys.meta, durability=Durability(level, timeout=2.0))
+            await _ask(log, Durability(level, timeout=2.0))
         except (DurabilityRefused, DurabilityNotReached):
             continue
         return level
     return "memory"
+
+
+async def check_durability(log: Log, wanted: Durability | Level) -> None:
+    """Refuse what the server of a log cannot promise as it is set up, before the first span is."""
+    with suppress(DurabilityNotReached):  # a replica may be away for a moment
+        await _ask(log, Durability.of(wanted))
+
+
+async def _ask(log: Log, durability: Durability) -> None:
+    await log.redis.command("EXISTS", log.keys.meta, durability=durability)
