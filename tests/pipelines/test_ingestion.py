@@ -19,7 +19,7 @@ from toril import connect
 from toril.aggregate import Aggregate
 from toril.events import AnyEvent, EventHandler, HandlerContext, NewEvent, StoreError
 from toril.log import Log, MemoryColdStore, Retention
-from toril.pipelines.spans.aggregation import TRACE_SETTLED
+from toril.pipelines.spans.aggregation import DEBOUNCE, TRACE_SETTLED
 from toril.pipelines.spans.ingestion import SETTLING, Ingestion, Recorded, safest
 from toril.pipelines.spans.memory import MemorySpanTable, MemoryTraceTable
 from toril.pipelines.spans.redaction import RedactRules
@@ -50,8 +50,7 @@ class Place:
             self.sourcing,
             spans=self.spans,
             traces=self.traces,
-            debounce=timedelta(milliseconds=20),
-            **settings,
+            **{"debounce": timedelta(milliseconds=20), **settings},
         )
 
     async def settled(self, trace_id: str, spans: int, tenant: str = "acme") -> dict[str, Any]:
@@ -263,6 +262,26 @@ async def test_a_summary_is_settled_when_it_has_changed_and_others_are_told(
         kept = await place.ingestion.traces.service.get_projection("summary", "acme", spans[0].trace_id)
         assert kept is not None
         assert kept.state.summary["spans"] == 4
+
+
+async def test_however_many_spans_come_one_command_waits_for_each_trace(
+    servers: Servers, rng: random.Random
+) -> None:
+    url = emptied(servers.get("valkey-standalone")).url
+    async with running(url, debounce=timedelta(minutes=1)) as place:
+        dispatcher = await place.ingestion.traces.commands.aggregate_trace.dispatcher()
+        assert dispatcher.queue is not None
+
+        async def triggered() -> bool:
+            return (await place.ingestion.spans.service.standing("trace-aggregation-trigger")).behind == 0
+
+        for trace in (trace_of(rng, 3), trace_of(rng, 3)):
+            for span in trace:
+                await place.ingestion.record("acme", [span])
+                await until(triggered)
+        counts = await dispatcher.queue.counts()
+        assert {state: count for state, count in counts.items() if count} == {"delayed": 2}
+    assert timedelta(milliseconds=100) == DEBOUNCE
 
 
 async def test_of_summaries_that_wait_together_the_last_is_stored() -> None:
