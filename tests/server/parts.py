@@ -83,10 +83,8 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """A server on a Redis, for the tenant ``acme``."""
     grace = changed.pop("grace", 10.0)
-    most = changed.pop("most_entries", None)
-    sourcing = EventSourcing(url, partitions=4)
-    if most is not None:
-        sourcing._log_settings |= {"most_entries": most, "patience": 0.1}
+    sourcing = EventSourcing(url, partitions=4, most_entries=changed.pop("most_entries", None))
+    sourcing._log_settings["patience"] = 0.1
     spans, traces = MemorySpanTable(), MemoryTraceTable()
     ingestion = Ingestion(sourcing, spans=spans, traces=traces, durability=changed.pop("durability", None))
     async with sourcing:

@@ -14,7 +14,8 @@ from toril.stores.clickhouse.place import Embedded
 
 
 def test_a_trace_knows_its_spans_for_longer_than_a_log_usually_does(tmp_path: Path) -> None:
-    setup = Setup(Settings(home=tmp_path), Database(Embedded(tmp_path, "toril")))
+    setup = Setup(Settings(home=tmp_path, most_entries=7), Database(Embedded(tmp_path, "toril")))
+    assert setup.sourcing._log_settings["most_entries"] == 7
     assert setup.sourcing._log_settings["idempotency_window"] == KNOWN
     assert timedelta(days=30) <= KNOWN
 

@@ -54,6 +54,11 @@ _OPTIONS = (
         show_default=True,
         help="Seconds after which a trace leaves Redis. The same in all processes.",
     ),
+    click.option(
+        "--most-entries",
+        type=click.IntRange(1),
+        help="In a partition of the log, before senders are told to come again. The same in all processes.",
+    ),
 )
 
 
@@ -99,6 +104,7 @@ def _settings(
     webhook: str | None,
     durability: Any,
     quiet: float,
+    most_entries: int | None,
 ) -> Settings:
     return Settings(
         redis=url or os.environ.get(URL_VARIABLE),
@@ -110,6 +116,7 @@ def _settings(
         on_settled={} if webhook is None else {"webhook": _webhook(webhook)},
         durability=durability,
         quiet=timedelta(seconds=quiet),
+        most_entries=most_entries,
     )
 
 

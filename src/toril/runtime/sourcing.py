@@ -234,6 +234,7 @@ class EventSourcing:
         history: History | None = None,
         quiet: timedelta = timedelta(hours=1),
         idempotency_window: timedelta = timedelta(hours=24),
+        most_entries: int | None = None,
         durability: Durability | Level = "memory",
         options: EngineOptions | None = None,
         telemetry: RuntimeTelemetry | None = None,
@@ -253,6 +254,7 @@ class EventSourcing:
             "history": history,
             "quiet": quiet,
             "idempotency_window": idempotency_window,
+            "most_entries": most_entries,
             "durability": durability,
         }
         self._options = options or EngineOptions()

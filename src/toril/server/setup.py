@@ -65,6 +65,9 @@ class Settings:
     """Of a log that is made: 64, where nothing is said, and on the embedded server 16."""
     quiet: timedelta = timedelta(hours=1)
     """How long a trace must be quiet before it leaves Redis. The same in all processes."""
+    most_entries: int | None = None
+    """In a partition of the log: with workers that far behind, senders are told to come again. None: as many
+    as Redis has memory for. The same in all processes."""
     durability: Level | None = None
     """How safe spans must be before they are accepted; None: as safe as the server can make them."""
     redactor: Redactor = no_redaction
@@ -102,6 +105,7 @@ class Setup:
             history=self.history,
             quiet=settings.quiet,
             idempotency_window=KNOWN,
+            most_entries=settings.most_entries,
             options=settings.options,
         )
         self.ingestion = Ingestion(
