@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.parts import TRACE, Served, span
+from tests.server.parts import TRACE, Served, serving, span
 from toril.pipelines.spans.tables import SpanRow, TraceRow
 
 HUGE = 2**63 - 1
@@ -108,6 +108,30 @@ async def test_tenant_walls_stand_in_the_read_api(filled: Served) -> None:
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"].startswith("Bearer")
         assert answer.json()["error"]
+
+
+async def test_tenant_walls_only_the_operator_names_a_tenant(redis_url: str) -> None:
+    async with serving(redis_url, operator="hush") as served:
+        key, _ = await served.parts.keys.add("globex")
+        await served.parts.traces.insert(
+            [TraceRow(tenant="acme", trace_id=trace_id(1), version=1, summary=summary(START))]
+        )
+        for secret, tenant, status in (
+            ("hush", "acme", 200),
+            ("hush", "globex", 404),
+            ("hush", None, 400),
+            ("hush", "not a tenant", 400),
+            ("hushhush", "acme", 401),
+            ("", "acme", 401),
+            (key, "acme", 404),  # what a key is for is not for the sender to say
+        ):
+            headers = {"Authorization": f"Bearer {secret}"} | ({"X-Toril-Tenant": tenant} if tenant else {})
+            answer = await served.http.get(f"/api/traces/{trace_id(1)}", headers=headers)
+            assert answer.status_code == status, (secret, tenant)
+    async with serving(redis_url) as served:  # without an operator, no secret is his
+        for secret in ("hush", "None", ""):
+            headers = {"Authorization": f"Bearer {secret}", "X-Toril-Tenant": "acme"}
+            assert (await served.http.get("/api/traces", headers=headers)).status_code == 401
 
 
 @pytest.mark.parametrize(
