@@ -122,14 +122,14 @@ async def test_tenant_walls_only_the_operator_names_a_tenant(redis_url: str) -> 
             ("hush", None, 400),
             ("hush", "a:b", 400),
             ("hushhush", "acme", 401),
-            ("", "acme", 401),
+            ("trl_", "acme", 401),
             (key, "acme", 404),  # what a key is for is not for the sender to say
         ):
             headers = {"Authorization": f"Bearer {secret}"} | ({"X-Toril-Tenant": tenant} if tenant else {})
             answer = await served.http.get(f"/api/traces/{trace_id(1)}", headers=headers)
             assert answer.status_code == status, (secret, tenant)
     async with serving(redis_url) as served:  # without an operator, no secret is his
-        for secret in ("hush", "None", ""):
+        for secret in ("hush", "None"):
             headers = {"Authorization": f"Bearer {secret}", "X-Toril-Tenant": "acme"}
             assert (await served.http.get("/api/traces", headers=headers)).status_code == 401
 
