@@ -25,7 +25,7 @@ from toril.pipelines.spans.prices import PriceTable
 from toril.pipelines.spans.redaction import Redactor, RedactRules, no_redaction
 from toril.pipelines.webhook import Webhook
 from toril.server.running import HOST, PORT
-from toril.server.setup import Settings, Setup
+from toril.server.setup import Settings, Setup, collect_garbage_seldom
 
 CLICKHOUSE_VARIABLE = "TORIL_CLICKHOUSE_URL"
 SECRET_VARIABLE = "TORIL_WEBHOOK_SECRET"  # noqa: S105 - the name of one
@@ -146,6 +146,7 @@ async def _run(settings: Settings, host: str, port: int, *, serve: bool, work: b
             if isinstance(handler, Webhook):
                 await stack.enter_async_context(handler)
         setup = await stack.enter_async_context(Setup.open(settings))
+        collect_garbage_seldom()
         console.print(f"data in     {_data(settings)}", soft_wrap=True)
         waiting = []
         if work:
