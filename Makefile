@@ -22,7 +22,7 @@ demo: venv ## see the promises kept, on servers of its own
 
 .PHONY: test
 test: parts-for-tests lint ## run every check: the linters, the types, the layers, the tests
-	.venv/bin/pytest
+	.venv/bin/pytest -n 2 --dist loadfile
 
 .PHONY: lint
 lint: venv ## run the checks that need no server: ruff, mypy, import-linter
