@@ -30,9 +30,7 @@ def tenant() -> None:
 @click.argument("name", metavar="TENANT")
 @click.option("--log", "where", metavar="LOG", help="Only from this event log of an application of yours.")
 @cold_option
-@click.option(
-    "--home", type=click.Path(path_type=Path), help="The data directory (TORIL_HOME)."
-)
+@click.option("--home", type=click.Path(path_type=Path), help="The data directory (TORIL_HOME).")
 @click.option("--clickhouse", envvar="TORIL_CLICKHOUSE_URL", help="ClickHouse (TORIL_CLICKHOUSE_URL).")
 @yes_option
 @shared_options
