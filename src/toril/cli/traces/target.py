@@ -31,9 +31,7 @@ def on_server(work: Callable[..., Awaitable[None]]) -> Command:
 
     @server_option("--server")
     @key_option
-    @click.option(
-        "--tenant", metavar="TENANT", help="On the machine of 'toril up': no key needed."
-    )
+    @click.option("--tenant", metavar="TENANT", help="On the machine of 'toril up': no key needed.")
     @click.option("--json", "json_", is_flag=True, help="Print JSON.")
     @functools.wraps(work)
     def run(server: str, key: str | None, tenant: str | None, json_: bool, **given: Any) -> None:
