@@ -76,6 +76,7 @@ async def test_what_fails_together_is_handled_one_by_one_and_only_the_bad_one_wa
         await place.put(order(2), 1)
         await until(lambda: batches.versions(2) == [1])
     assert [1, 2, 3, 4] in tried, "they were never tried together"
+    assert tried.count([1, 2, 3, 4]) + sum(len(some) == 1 for some in tried) == len(tried), "once is enough"
     assert tried.count([3]) == 3, "all attempts at the bad one are its own"
     assert [4] not in tried
 

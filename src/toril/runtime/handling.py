@@ -172,8 +172,9 @@ class Handling:
     async def _handle_many(self, chain: Chain) -> bool:
         """Handle events of an aggregate together; whether that was possible. If not, they go one by one."""
         part, slots = chain.part, list(_many(chain.slots))
-        if len(slots) == 1:
+        if len(slots) == 1 or slots[0].entry.version <= chain.alone_until:
             return False
+        chain.alone_until = slots[-1].entry.version
         try:
             events = [self._work.event(slot.entry) for slot in slots]
             await self._work.handle_many(events)

@@ -36,7 +36,7 @@ class Slot:
 class Chain:
     """The events of one aggregate that were read and are not done, in order."""
 
-    __slots__ = ("busy", "key", "part", "slots", "tenant")
+    __slots__ = ("alone_until", "busy", "key", "part", "slots", "tenant")
 
     def __init__(self, key: str, part: Slice) -> None:
         self.key = key
@@ -45,6 +45,8 @@ class Chain:
         self.slots: deque[Slot] = deque()
         self.busy = False
         """It runs, or stands in line."""
+        self.alone_until = 0
+        """Up to this version its events could not be handled together, and go one by one."""
 
     def give_up(self) -> list[Slot]:
         """Take all its events away from it."""

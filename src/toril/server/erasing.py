@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from toril.aggregate import check_tenant
+from toril.errors import TorilError
 from toril.queue import Queue
 from toril.runtime import EventSourcing
 from toril.server.keys import ApiKeys
@@ -108,10 +109,13 @@ async def _caught_up(sourcing: EventSourcing) -> None:
     until = asyncio.get_running_loop().time() + PATIENCE
     for work in sourcing.works():
         for partition, tail in tails.items():
-            while asyncio.get_running_loop().time() < until:
-                if await backend.owner(work.processor, partition) is None:
-                    break
+            while await backend.owner(work.processor, partition) is not None:
                 (position,) = await backend.positions(partition, [work.processor])
                 if position is not None and position.ordinal >= tail:
                     break
+                if asyncio.get_running_loop().time() > until:
+                    raise TorilError(
+                        f"processor {work.processor!r} did not get past what it had read of the tenant in "
+                        f"{PATIENCE:g} s: the log is erased, the tables are not yet; run it again"
+                    )
                 await asyncio.sleep(0.05)

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from toril.connection import Durability
+from toril.connection.durability import Level
 from toril.events import (
     BatchEventHandler,
     Command,
@@ -84,14 +86,24 @@ class AggregateTraceCommand(CommandHandler[AggregateTrace]):
 
 
 class TraceAggregationTrigger(BatchEventHandler[Any]):
-    """Has the summary of a trace settled after its spans came in."""
+    """Has the summary of a trace settled after its spans came in.
+
+    ``durability``: how safe the command must be before spans count as passed, asked for each time.
+    """
 
     event_types = frozenset({SPAN_RECORDED})
 
-    def __init__(self, aggregate_trace: PipelineCommand[AggregateTrace]) -> None:
+    def __init__(
+        self,
+        aggregate_trace: PipelineCommand[AggregateTrace],
+        durability: Callable[[], Durability | Level | None] = lambda: None,
+    ) -> None:
         self._aggregate_trace = aggregate_trace
+        self._durability = durability
 
     async def handle_many(self, events: Sequence[Event[Any]], context: HandlerContext) -> None:
         if not context.is_replay:
             trace_id = events[0].aggregate_id
-            await self._aggregate_trace.send(AggregateTrace(trace_id), tenant=context.tenant)
+            await self._aggregate_trace.send(
+                AggregateTrace(trace_id), tenant=context.tenant, durability=self._durability()
+            )

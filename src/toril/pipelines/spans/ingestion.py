@@ -95,7 +95,7 @@ class Ingestion:
             traces_builder.with_event_handler(name, handler, event_types=[TRACE_SETTLED], retry=PATIENT)
         self.traces = traces_builder.build()
         """The pipeline ``trace_aggregation``."""
-        trigger = TraceAggregationTrigger(self.traces.command(aggregate))
+        trigger = TraceAggregationTrigger(self.traces.command(aggregate), lambda: self.durability)
         self.spans = (
             sourcing.register_pipeline()
             .with_name("span_ingestion")
