@@ -21,9 +21,9 @@ from .process import resident
 from .speed import Stage, stage
 
 LOG = "log"
-QUIET = 5.0
+QUIET = 20.0
 """Seconds after which a trace goes cold."""
-LEAD = 20_000
+LEAD = 5_000
 """Events that the slowest processor may be behind."""
 EVERY = 1.0
 """Seconds between two looks."""

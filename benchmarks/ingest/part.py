@@ -30,7 +30,7 @@ from toril.server.setup import Settings, Setup
 from .load import TENANT
 from .profile import Sampler
 
-LOOK = 0.1
+LOOK = 0.25
 """Seconds between two looks at whether all is settled."""
 LONGEST_WAIT = 240.0
 
