@@ -230,7 +230,10 @@ class Reader:
             await self._bells.__aenter__()
         left = LOOK_ANYWAY - (time.monotonic() - self._looked)
         try:
-            rung = await asyncio.wait_for(self._bells.__anext__(), max(left, 0))
+            if left <= 0:
+                raise TimeoutError
+            async with asyncio.timeout(left):
+                rung = await self._bells.__anext__()
         except TimeoutError:
             self._looked = time.monotonic()
             self._news = dict.fromkeys(sorted(self._open))

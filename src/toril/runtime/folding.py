@@ -59,7 +59,8 @@ class Folding:
                     await asyncio.sleep(0)
             if not worked:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(desk.wake_work.wait(), LOOK_ANYWAY)
+                    async with asyncio.timeout(LOOK_ANYWAY):
+                        await desk.wake_work.wait()
 
     def _take_turns(self, part: Slice) -> list[Chain]:
         chains: list[Chain] = []

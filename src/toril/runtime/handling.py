@@ -86,7 +86,8 @@ class Handling:
                 continue
             desk.free.release()
             with suppress(TimeoutError):
-                await asyncio.wait_for(desk.wake_work.wait(), LOOK_ANYWAY)
+                async with asyncio.timeout(LOOK_ANYWAY):
+                    await desk.wake_work.wait()
 
     def _ended(self, turn: Turn, task: asyncio.Task[None]) -> None:
         # Not in the task itself: one that is cancelled before it began never comes to its end.

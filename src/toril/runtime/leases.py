@@ -131,7 +131,8 @@ class Leases:
         if part.tasks:
             await asyncio.wait(list(part.tasks), timeout=desk.options.grace)
         with suppress(TimeoutError):
-            await asyncio.wait_for(part.idle.wait(), desk.options.grace)
+            async with asyncio.timeout(desk.options.grace):
+                await part.idle.wait()
         if not part.dropped:
             desk.drop(part)
             with suppress(ConnectionFailed, OutcomeUnknown):

@@ -90,7 +90,8 @@ class Reading:
             left = LOOK_ANYWAY - (time.monotonic() - looked)
             if left > 0:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(desk.wake_fetch.wait(), left)
+                    async with asyncio.timeout(left):
+                        await desk.wake_fetch.wait()
             else:
                 looked = time.monotonic()
                 for part in desk.slices.values():

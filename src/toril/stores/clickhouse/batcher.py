@@ -157,7 +157,8 @@ class Batcher(Generic[Row]):
         if early > 0 and not self._closed and not self._is_full():
             self._full.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._full.wait(), early)
+                async with asyncio.timeout(early):
+                    await self._full.wait()
         self._last = time.monotonic()
 
     def _gather(self) -> list[_Piece[Row]]:
