@@ -118,6 +118,8 @@ class Contest:
     async def round(self, turn: int) -> None:
         """One round; the ceiling comes first in one, last in the next."""
         async with stage(BARE, "collector", "worker") as on:
+            if (promised := on["collector"].up["durability"]) != "fsync":
+                raise RuntimeError(f"the collector promises {promised}, the bare receiver fsync")
             load = Load(self.seed + turn, 3 * (self.spans + WARM_UP))
             sides = [self._bare, self._toril]
             for side in sides if turn % 2 == 0 else sides[::-1]:
