@@ -26,8 +26,8 @@ from toril.testing import standalone
 
 pytestmark = [pytest.mark.promise, pytest.mark.timeout(600 * max(SCALE, 1))]
 
-KILLS = round(4 * SCALE) or 1
-TRACES = round(150 * SCALE) or 10
+KILLS = round(3 * SCALE) or 1
+TRACES = round(120 * SCALE) or 10
 
 
 class Part:

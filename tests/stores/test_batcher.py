@@ -86,6 +86,22 @@ async def test_a_lone_row_is_inserted_at_once() -> None:
     assert sink.rows == [1, 2]
 
 
+async def test_one_row_after_another_is_not_held_up() -> None:
+    """The pace is for inserts that are worth it."""
+    sink = Sink()
+    made = batcher(sink, pace=60, paced_rows=60_000, rows=100_000)
+    async with asyncio.timeout(5):
+        for number in range(50):
+            await made.add([number])
+        await made.add(list(range(60_000)))
+        before = len(sink.batches)
+        waiting = asyncio.create_task(made.add([1]))
+        await ticks()
+        assert len(sink.batches) == before
+        await made.close()
+        await waiting
+
+
 async def test_a_full_insert_does_not_wait_for_its_time() -> None:
     sink = Sink()
     made = batcher(sink, pace=3600, rows=10)

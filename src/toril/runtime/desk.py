@@ -30,7 +30,7 @@ class EngineOptions:
     """How a worker runs its processors."""
 
     lease: float = 10.0
-    """Seconds that a partition is a worker's without being renewed."""
+    """Seconds that a partition, or a sent command, is a worker's without being renewed."""
     read_ahead: int = 2000
     """Entries read ahead in each partition: within these, tenants take turns.
 

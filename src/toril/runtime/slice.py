@@ -16,7 +16,7 @@ from toril.runtime.fair import Turns
 CAREFUL_AFTER = 2
 """Workers that died in a row, without having got anywhere, after which events run one by one."""
 
-STRIKES = 2
+STRIKES = 3
 """Workers that died in a row while one event was running alone, after which that event is parked."""
 
 BYTES_AT_ONCE = 4 * 1024 * 1024

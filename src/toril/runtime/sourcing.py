@@ -360,6 +360,7 @@ class EventSourcing:
         works = self.works(*pipelines)
         await self.open()
         assert self.backend is not None
+        lease = timedelta(seconds=self._options.lease)
         async with AsyncExitStack() as stack:
             if upkeep and self.log is not None:
                 await stack.enter_async_context(self.log.upkeep())
@@ -368,7 +369,10 @@ class EventSourcing:
                     for command in self.pipelines[name].commands:
                         dispatcher = await self.pipelines[name].commands[command].dispatcher()
                         if self.redis is not None:
-                            await stack.enter_async_context(dispatcher.worker())
+                            # Commands of a worker that died are taken over as soon as its partitions are.
+                            await stack.enter_async_context(
+                                dispatcher.worker(lock_duration=lease, stalled_interval=lease)
+                            )
             yield await stack.enter_async_context(ProcessorWorker(self.backend, works, self._options))
 
 

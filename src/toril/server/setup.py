@@ -45,7 +45,7 @@ logger = logging.getLogger("toril.server")
 EMBEDDED_PARTITIONS = 16
 """Partitions of a log that is made on the embedded server: one process needs no more, and idles for less."""
 
-INSERTS = InsertLimits(pace=0.5)
+INSERTS = InsertLimits(pace=0.5, paced_rows=200)
 """Under load, inserts into a table are so many seconds apart: few large ones cost half of many small ones."""
 
 KNOWN = timedelta(days=30)

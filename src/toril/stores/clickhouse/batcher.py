@@ -29,6 +29,8 @@ class Limits:
     pace: float = 0.0
     """Seconds from the start of one insert to that of the next, unless a full one waits. The first after a
     pause goes at once. It spares a server that many processes insert into."""
+    paced_rows: int = 1
+    """An insert of fewer rows is followed sooner, by as much: one row after another is not held up."""
     splits: int = 64
     """How many inserts may be spent on finding the rows that the store refuses."""
 
@@ -68,6 +70,7 @@ class Batcher(Generic[Row]):
         self._full = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._last = float("-inf")
+        self._last_rows = 0
         self._callers = 0
         self._nobody = asyncio.Event()
         self._nobody.set()
@@ -153,7 +156,8 @@ class Batcher(Generic[Row]):
 
     async def _keep_pace(self) -> None:
         """Nothing is under way here, so what was taken is what waits."""
-        early = self._last + self._limits.pace - time.monotonic()
+        pace = self._limits.pace * min(1.0, self._last_rows / self._limits.paced_rows)
+        early = self._last + pace - time.monotonic()
         if early > 0 and not self._closed and not self._is_full():
             self._full.clear()
             with suppress(TimeoutError):
@@ -175,6 +179,7 @@ class Batcher(Generic[Row]):
             if batch and (rows > self._limits.rows or weight > self._limits.bytes):
                 break
             batch.append(self._waiting.popleft())
+        self._last_rows = sum(len(piece.rows) for piece in batch)
         return batch
 
     async def _settle(self, batch: list[_Piece[Row]]) -> None:
