@@ -25,7 +25,7 @@ from toril import Connection, connect
 from toril.connection.durability import Durability
 from toril.connection.wire import ErrorReply
 from toril.keyspace import Key
-from toril.server.setup import Settings, Setup
+from toril.server.setup import Settings, Setup, collect_garbage_seldom
 
 from .load import TENANT
 from .profile import Sampler
@@ -65,7 +65,9 @@ class Role(ABC):
             open_tenant=TENANT,
             quiet=timedelta(seconds=self.said["quiet"]),
         )
-        return await self.stack.enter_async_context(Setup.open(settings))
+        setup = await self.stack.enter_async_context(Setup.open(settings))
+        collect_garbage_seldom()
+        return setup
 
 
 class Collector(Role):
