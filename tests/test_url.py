@@ -88,6 +88,7 @@ def test_tls_settings(tmp_path: Path) -> None:
         ("embedded://?fsync=never", "must be one of always, everysec"),
         ("memory://host", "takes no host"),
         ("redis://[::1", "not valid"),
+        ("redis://:s3cret@[", "not valid"),
     ],
 )
 def test_urls_that_are_refused(url: Any, rule: str) -> None:

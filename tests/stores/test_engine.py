@@ -22,9 +22,9 @@ def test_a_second_process_is_told_who_has_the_directory(tmp_path: Path) -> None:
         "import asyncio, sys, pathlib\n"
         "from toril.stores.clickhouse import Database\n"
         "async def main():\n"
-        "    await Database.open(directory=pathlib.Path(sys.argv[1]))\n"
-        "    print('open', flush=True)\n"
-        "    await asyncio.sleep(3600)\n"
+        "    async with await Database.open(directory=pathlib.Path(sys.argv[1])):\n"
+        "        print('open', flush=True)\n"
+        "        await asyncio.sleep(3600)\n"
         "asyncio.run(main())\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
@@ -44,7 +44,10 @@ def test_a_second_process_is_told_who_has_the_directory(tmp_path: Path) -> None:
             time.sleep(0.01)
         second.send_signal(signal.SIGCONT)
         second.send_signal(signal.SIGINT)
-        assert second.wait(20) == -signal.SIGINT
+        try:
+            assert second.wait(60) == -signal.SIGINT
+        finally:
+            second.kill()
 
 
 def stopped(process: int) -> str:

@@ -102,7 +102,10 @@ def hide_password(url: str) -> str:
     """The URL as it may be shown: without passwords."""
     if "@" not in url and "password=" not in url:
         return url
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # where a password would stand cannot be said
+        return "***"
     if "@" in parts.netloc:
         user, _, hosts = parts.netloc.rpartition("@")
         name = user.partition(":")[0]
