@@ -19,6 +19,7 @@ import pytest
 from tests.conftest import MATRIX, Servers, emptied
 from tests.test_cli import run
 from tests.test_cli_queue import Shell, on_terminal, widest
+from tests.waiting import until_quiet
 from toril import Connection
 from toril.aggregate import Aggregate
 from toril.cli.log import log as group
@@ -243,7 +244,7 @@ async def test_show_an_aggregate_that_is_trimmed_cold_or_nowhere(
     )
     missing = shell.error("show", "shop", "--aggregate", "acme:order:2")
     assert missing == "log 'shop' has no aggregate 'acme:order:2' in Redis"
-    await asyncio.sleep(0.3)
+    await until_quiet(log)
     assert await log.cool() == 1
     assert "perhaps it is in the cold store" in shell.error("show", "shop", "--aggregate", "acme:order:1")
     assert "others in the cold store" in shell.ok("show", "shop")
@@ -473,7 +474,7 @@ async def test_without_its_cold_store_a_log_is_not_changed(
     log = Log(redis, "shop", partitions=2, cold=cold, quiet=QUIET)
     await fill(log, 20)
     await fill(log, 5, "globex")
-    await asyncio.sleep(0.3)
+    await until_quiet(log)
     assert await log.cool() == 25
     tenant = Shell(server.url, "tenant")
     for refused in (

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.waiting import until
 from toril import Connection, InvalidValue
 from toril.aggregate import Aggregate
 from toril.log import Append, Appended, Log, LogFull, VersionConflict
@@ -117,7 +118,8 @@ async def test_an_append_waits_out_a_full_partition(redis: Connection) -> None:
     await store.register("billing")
     done = await log.append(ORDER, [b"x"] * 300)
     waiting = asyncio.create_task(log.append(ORDER, [b"at last"]))
-    await asyncio.sleep(0.2)
+    # It was refused once, and waits.
+    await until(lambda: log.redis.script_counts["log/append"].errors["FULL"] > 0)
     assert not waiting.done()
     state = await store.claim("billing")
     await store.advance("billing", state.fence, done.position)

@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import SCALE
+from tests.waiting import until_quiet
 from toril import Connection
 from toril.aggregate import Aggregate
 from toril.keyspace import Key
@@ -37,7 +38,7 @@ def make(redis: Connection, cold: ColdStore | None, **more: object) -> Log:
 
 
 async def until_cold(log: Log) -> int:
-    await asyncio.sleep(QUIET.total_seconds() * 1.2)
+    await until_quiet(log)
     return await log.cool()
 
 
@@ -139,7 +140,7 @@ async def test_an_old_snapshot_never_replaces_a_later_one(redis: Connection) -> 
     cold = MemoryColdStore()
     slow, log = make(redis, Paused()), make(redis, cold)
     await log.append(order(1), [b"x"])
-    await asyncio.sleep(QUIET.total_seconds() * 1.2)
+    await until_quiet(log)
     store = slow.store((await slow.layout()).current.of(order(1)))
     quiet = await store.quiet(10, "journey")
     held.append([Frozen.of(key, 1, fields) for key, fields in quiet])
@@ -229,7 +230,7 @@ async def test_without_a_cold_store_versions_are_kept_and_keys_for_the_window(re
     await log.trim()
     trimmed = {standing.partition: standing.trimmed for standing in await log.standings()}
     assert sum(trimmed.values()) >= 200
-    await asyncio.sleep(0.7)
+    await until_quiet(log, timedelta(milliseconds=500))
     await log.cool()
     gone = kept = 0
     for number in range(400):

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.waiting import until, until_quiet
 from toril import Connection, InvalidValue, connect
 from toril.aggregate import Aggregate
 from toril.log import Append, Appended, Entry, Log, MemoryColdStore, Partition, Retention
@@ -115,18 +116,21 @@ async def test_live_change_of_the_number_of_partitions(
     writers = [asyncio.create_task(write(rng.randrange(2**32))) for n in range(4)]
     cooler, reader = asyncio.create_task(cool()), asyncio.create_task(read())
     log = make(redis)
-    await asyncio.sleep(0.5)
+
+    async def some_more() -> None:
+        """Until the writers have written on, where the log is now."""
+        already = sum(map(len, acknowledged.values()))
+        await until(lambda: sum(map(len, acknowledged.values())) >= already + 200)
+
+    await some_more()
     await log.resize(5)
-    await asyncio.sleep(0.5)
+    await some_more()
     await log.resize(3)
-    await asyncio.sleep(0.3)
+    await some_more()
     stop.set()
     await asyncio.gather(*writers, cooler)
     total = sum(map(len, acknowledged.values()))
-    for _ in range(200):
-        if len(seen) >= total:
-            break
-        await asyncio.sleep(0.05)
+    await until(lambda: len(seen) >= total)
     assert not reader.done()
     reader.cancel()
     assert len(seen) == total > 100
@@ -143,7 +147,7 @@ async def test_a_change_that_was_cut_off_is_finished_by_another_run(
     cold = MemoryColdStore()
     log = Log(redis, partitions=2, cold=cold, quiet=QUIET)
     await log.append_many([Append(order(number), [b"x"]) for number in range(40)])
-    await asyncio.sleep(0.4)
+    await until_quiet(log)
     await log.cool()
     await log.append_many([Append(order(number), [b"y"]) for number in range(20)])
     steps = ["_copy_readers", "_carry", "_chill"]

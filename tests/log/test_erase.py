@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.waiting import until, until_quiet
 from toril import Connection, InvalidValue
 from toril.aggregate import Aggregate
 from toril.log import Append, Entry, Log, MemoryColdStore, Retention, TenantErased
@@ -28,7 +29,7 @@ async def test_tenant_walls_an_erased_tenant_leaves_nothing_behind(redis: Connec
         await log.append_many(
             [Append(order(tenant, number % 60), [tenant.encode() * 40]) for number in range(600)]
         )
-    await asyncio.sleep(0.4)
+    await until_quiet(log)
     await log.cool()
     await log.append_many([Append(order(tenant, 1), [b"again"]) for tenant in ("acme", "other")])
     async with log.reader("half", page=100) as reader:
@@ -87,9 +88,10 @@ async def test_tenant_walls_erasing_while_others_write_read_and_trim(redis: Conn
         return seen
 
     writer, reader = asyncio.create_task(write()), asyncio.create_task(read_and_trim())
-    await asyncio.sleep(0.05)
+    await until(lambda: written >= 20)
     report = await log.erase_tenant("acme")
-    await asyncio.sleep(0.1)
+    after = written
+    await until(lambda: written >= after + 20)
     stop.set()
     await writer
     seen = await reader

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until_quiet
 from toril import Connection, Durability, InvalidValue, connect
 from toril.aggregate import Aggregate
 from toril.connection import DurabilityNotReached
@@ -39,7 +40,7 @@ def order(number: int, tenant: str = "acme") -> Aggregate:
 
 
 async def until_cold(log: Log) -> int:
-    await asyncio.sleep(QUIET.total_seconds() * 1.2)
+    await until_quiet(log)
     return await log.cool()
 
 
@@ -231,7 +232,7 @@ async def test_gap_free_all_is_carried_over_while_others_are_at_it(
     log = Log(redis, partitions=1, quiet=QUIET, idempotency_window=QUIET)
     some = [order(number, tenant) for number in range(200) for tenant in ("acme", "other")]
     await log.append_many([Append(one, [b"x"]) for one in some])
-    await asyncio.sleep(0.5)
+    await until_quiet(log)
     old = log.store(Partition(1, 0))
     look, interfered = PartitionStore.fields, False
 
@@ -443,5 +444,5 @@ async def test_trimming_and_cooling_do_all_there_is_to_do(redis: Connection) -> 
         pass
     report = await log.trim(at_once=250)
     assert report.removed >= 5900
-    await asyncio.sleep(QUIET.total_seconds() * 1.2)
+    await until_quiet(log)
     assert await log.cool() == 100  # some megabytes

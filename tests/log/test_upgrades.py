@@ -6,7 +6,6 @@ later versions do, they must leave a state that those go on with, and go on with
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import toril
+from tests.waiting import until_quiet
 from toril import Connection
 from toril.aggregate import Aggregate
 from toril.log import Entry, Log, MemoryColdStore, Partition, Retention, UnknownForm
@@ -74,7 +74,7 @@ async def test_gap_free_workers_of_several_versions_side_by_side(
             if not done.repeated:
                 acknowledged[one] += range(done.first_version, done.version + 1)
         elif what == 8:
-            await asyncio.sleep(QUIET.total_seconds() * 1.2)
+            await until_quiet(log)
             await log.cool()
         elif what == 9:
             async with log.reader("lake", page=7) as reader:

@@ -29,6 +29,7 @@ from toril.log.errors import ReaderFenced, WrongPosition
 from toril.runtime.backend import Begin, Change, Done, Lease, Loaded, More, Park, Resume, Trouble
 from toril.runtime.engine import EngineOptions
 from toril.runtime.redis import RedisBackend
+from toril.runtime.slice import ALONE
 from toril.runtime.worker import ProcessorWorker
 from toril.stores import LogEventStore
 
@@ -196,16 +197,17 @@ async def test_only_deaths_are_held_against_an_event(bare: Bare) -> None:
 
 
 async def test_order_kept_where_workers_died_events_run_one_by_one(bare: Bare) -> None:
-    running = most = 0
+    """One at a time, then more and more as they are survived; after the last that was there, as usual."""
+    running, at_a_time = 0, list[int]()
 
     async def act(_: AnyEvent, __: HandlerContext) -> None:
-        nonlocal running, most
+        nonlocal running
         running += 1
-        most = max(most, running)
+        at_a_time.append(running)
         await asyncio.sleep(0.001)
         running -= 1
 
-    for number in range(20):
+    for number in range(100):
         await bare.put(number, 2)
     for worker in ("one", "two", "three"):
         await bare.take(worker, 0.02)
@@ -213,13 +215,13 @@ async def test_order_kept_where_workers_died_events_run_one_by_one(bare: Bare) -
     recorder = Recorder(act)
     options = EngineOptions(lease=2, grace=1)
     async with ProcessorWorker(bare.backend, [handler(recorder)], options):
-        await until(lambda: len(recorder.seen) == 40)
-        assert most == 1
-        most = 0
-        for number in range(20):
+        await until(lambda: len(recorder.seen) == 200)
+        for number in range(100):
             await bare.put(number, 1)
-        await until(lambda: len(recorder.seen) == 60)
-    assert most > 1, "it is careful no longer than it has to be"
+        await until(lambda: len(recorder.seen) == 300)
+    assert max(at_a_time[:ALONE]) == 1
+    assert max(at_a_time[: 2 * ALONE]) <= 2
+    assert 2 < max(at_a_time[:200]) <= 1 << 200 // ALONE
 
 
 async def test_a_parked_event_that_workers_die_of_is_not_tried_for_ever(bare: Bare) -> None:

@@ -122,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
             case "zstd":
                 return unpacked(sent, ZstdDecompressor)
             case other:
-                raise NotImplementedError(other)
+                raise ValueError(f"Content-Encoding {other!r}: this front knows lz4 and zstd")
 
     def ask(self, statement: bytes, given: dict[str, str]) -> tuple[bytes, str | None]:
         import chdb

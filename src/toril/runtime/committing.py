@@ -56,7 +56,7 @@ class Committing:
             desk.drop(part)
             return False
         desk.counts.commits += 1
-        was_careful = part.careful
+        room = part.room
         part.committed(changes, position)
         for future in waiting:
             if not future.done():
@@ -65,7 +65,7 @@ class Committing:
             part.to_commit.set()
         else:
             part.idle.set()
-        if was_careful and not part.careful:
+        if part.room != room:
             desk.wake_work.set()
         if len(part.window) < desk.options.read_ahead:
             desk.wake_fetch.set()

@@ -64,7 +64,7 @@ class Folding:
 
     def _take_turns(self, part: Slice) -> list[Chain]:
         chains: list[Chain] = []
-        most = 1 if part.careful else CHAINS_AT_ONCE
+        most = min(part.room, CHAINS_AT_ONCE)
         while part.turns and len(chains) < most:
             chain = part.turns.take()
             if self._desk.tenant_is_paused(chain.key):
@@ -80,8 +80,8 @@ class Folding:
         for chain in chains:
             if not part.is_ours():
                 return
-            slots = list(islice(chain.slots, 1 if part.careful else EVENTS_AT_ONCE))
-            if part.careful:
+            slots = list(islice(chain.slots, min(part.room, EVENTS_AT_ONCE)))
+            if part.room == 1:
                 await part.noted(Begin(chain.key, slots[0].entry.version))
             problem = unreadable.get(chain.key)
             if problem is None:

@@ -136,7 +136,7 @@ class Handling:
             chain = self._line.take()
             if not self._desk.still_has(chain.part):
                 chain.rest()
-            elif chain.part.careful and chain.part.running:
+            elif chain.part.running >= chain.part.room:
                 held_up.append(chain)
             elif self._desk.tenant_is_paused(chain.key):
                 self._troubles.park_paused(chain)
@@ -150,13 +150,13 @@ class Handling:
         part = chain.part
         if not self._desk.still_has(part):  # the process has slept for longer than the lease, say
             return
-        if self._work.takes_many and not part.careful and await self._handle_many(chain):
+        if self._work.takes_many and part.room > 1 and await self._handle_many(chain):
             return
         slot = chain.slots[0]
         entry = slot.entry
         try:
             event = self._work.event(entry)
-            if part.careful:
+            if part.room == 1:
                 await part.noted(Begin(chain.key, entry.version))
             await self._work.handle(event, 1)
         except asyncio.CancelledError:
@@ -172,7 +172,8 @@ class Handling:
 
     async def _handle_many(self, chain: Chain) -> bool:
         """Handle events of an aggregate together; whether that was possible. If not, they go one by one."""
-        part, slots = chain.part, list(_many(chain.slots))
+        part = chain.part
+        slots = list(_many(chain.slots, min(part.room, MANY)))
         if len(slots) == 1 or slots[0].entry.version <= chain.alone_until:
             return False
         chain.alone_until = slots[-1].entry.version
@@ -204,9 +205,9 @@ class Handling:
         return None
 
 
-def _many(slots: Iterable[Slot]) -> Iterator[Slot]:
+def _many(slots: Iterable[Slot], most: int) -> Iterator[Slot]:
     size = 0
-    for slot in islice(slots, MANY):
+    for slot in islice(slots, most):
         yield slot
         size += len(slot.entry.body)
         if size >= MANY_BYTES:

@@ -16,8 +16,16 @@ from toril.runtime.fair import Turns
 CAREFUL_AFTER = 2
 """Workers that died in a row, without having got anywhere, after which events run one by one."""
 
+ALONE = 32
+"""Events that run alone then. With each so many that are done, twice as many run at a time."""
+
+ALONE_UNTIL = 9 * ALONE
+"""Events done after which as many run at a time as usual."""
+
 STRIKES = 3
 """Workers that died in a row while one event was running alone, after which that event is parked."""
+
+EVERYONE = 1 << 30
 
 BYTES_AT_ONCE = 4 * 1024 * 1024
 """Bytes in one commit, passed by one change at most."""
@@ -102,9 +110,9 @@ class Slice:
         self.over = False
         """All its events are processed or parked, and no more will come: what is parked is handed on."""
         self.careful_until = 0
-        """Up to this ordinal events run one at a time, each begun on record: workers may have died of one."""
+        """Up to this ordinal few events run at a time: workers may have died of one. See `room`."""
         if lease.deaths >= CAREFUL_AFTER:
-            self.careful_until = min(lease.tail, lease.position.ordinal + read_ahead)
+            self.careful_until = min(lease.tail, lease.position.ordinal + min(read_ahead, ALONE_UNTIL))
         strikes = lease.strikes
         self.culprit = (
             (strikes.aggregate, strikes.version)
@@ -117,8 +125,20 @@ class Slice:
 
     @property
     def careful(self) -> bool:
-        """Whether events run one by one."""
+        """Whether few events run at a time."""
         return self.position.ordinal < self.careful_until
+
+    @property
+    def room(self) -> int:
+        """How many aggregates may run at a time, and how many events of each.
+
+        Where workers died it is one, each event begun on record, so that the one they die of is found. Most
+        often it is not an event that kills workers: the more are survived, the more run. If one does kill,
+        the next worker begins with one again, from where this one got to.
+        """
+        if not self.careful:
+            return EVERYONE
+        return 1 << (self.position.ordinal - self.lease.position.ordinal) // ALONE
 
     def is_ours(self) -> bool:
         """Whether something new may be begun."""
