@@ -19,6 +19,7 @@ from toril.log import Log
 from toril.runtime.backend import Backend
 from toril.runtime.engine import EngineOptions
 from toril.runtime.memory import MemoryBackend
+from toril.runtime.handling import AT_ONCE
 from toril.runtime.redis import RedisBackend
 from toril.runtime.work import HandlerWork, ProjectionWork, Retry, Work
 from toril.runtime.worker import ProcessorWorker
@@ -309,7 +310,8 @@ async def test_tenants_take_turns(place: Place) -> None:
         await until(lambda: sum(len(part.window) for part in worker.engines[0].slices.values()) == 301)
         gate.set()
         await until(lambda: len(order_of) == 301)
-    assert order_of.index("quiet") < 2 * 4
+    # A task that has taken turns for quick handlers may end them first.
+    assert order_of.index("quiet") < 2 * 4 + AT_ONCE
 
 
 async def test_a_paused_processor_and_a_paused_tenant_wait(place: Place) -> None:
