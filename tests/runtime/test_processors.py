@@ -18,8 +18,8 @@ from toril.events.stores import EventStore
 from toril.log import Log
 from toril.runtime.backend import Backend
 from toril.runtime.engine import EngineOptions
-from toril.runtime.memory import MemoryBackend
 from toril.runtime.handling import AT_ONCE
+from toril.runtime.memory import MemoryBackend
 from toril.runtime.redis import RedisBackend
 from toril.runtime.work import HandlerWork, ProjectionWork, Retry, Work
 from toril.runtime.worker import ProcessorWorker
