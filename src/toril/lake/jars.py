@@ -81,7 +81,7 @@ def fetch(where: Path | None = None) -> list[Path]:
 def _resolve(scratch: Path) -> str:
     """Have the package and all it brings put into ``jars``; what was said last."""
     # The shell of Spark resolves packages before it starts anything; --version ends it there.
-    from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415 - an extra
+    from pyspark.find_spark_home import _find_spark_home
 
     command = [
         str(Path(_find_spark_home()) / "bin" / "spark-submit"),

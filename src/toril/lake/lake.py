@@ -96,12 +96,13 @@ class Lake:
         found: Mapping[str, str] = detail["properties"]
         if found.get("toril.table") != table.name:
             raise ForeignTable(
-                f"{self.place(table)} is a table, and not Toril's {table.name}; name another path for the lake"
+                f"{self.place(table)} is a table, and not Toril's {table.name}; "
+                "name another path for the lake"
             )
         if int(found.get("toril.form", "0")) > FORM:
             raise NewerTable(
-                f"{self.place(table)} has form {found['toril.form']}, and this Toril ({toril.__version__}) knows "
-                f"forms up to {FORM}: upgrade it"
+                f"{self.place(table)} has form {found['toril.form']}, and this Toril ({toril.__version__}) "
+                f"knows forms up to {FORM}: upgrade it"
             )
 
     def _detail(self, table: Table | str) -> Row:
@@ -139,10 +140,8 @@ class Lake:
         return reader.load(self.place(table))
 
     def version(self, table: Table | str) -> int:
-        """The last version of a table: 0, 1, 2 …"""
-        (row,) = (
-            self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").select("version").collect()
-        )
+        """The last version of a table, from 0."""
+        (row,) = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").collect()
         found: int = row["version"]
         return found
 
@@ -155,9 +154,8 @@ class Lake:
     def last(self, table: Table | str) -> Record:
         """How far a table has read its source."""
         history = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT {LOOK_BACK}")
-        for row in (
-            history.select("version", "userMetadata").orderBy("version", ascending=False).toLocalIterator()
-        ):
+        # The newest commit is the first row.
+        for row in history.select("userMetadata").toLocalIterator():
             if (found := _record(row["userMetadata"])) is not None:
                 return found
         return NEVER

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def settings(master: str) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": os.environ.get("TORIL_SPARK_MEMORY", "2g"),
-            "spark.sql.warehouse.dir": str(Path(os.environ.get("TMPDIR", "/tmp")) / "toril-warehouse"),
+            "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "toril-warehouse"),
         }
     return made
 
