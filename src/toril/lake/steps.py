@@ -1,0 +1,41 @@
+"""Steps: each feeds one table from the one before it, a batch at a time, each batch once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from pyspark.sql import DataFrame
+
+from toril.lake.lake import Lake, Record
+from toril.lake.tables import Table
+
+BATCHES_AT_ONCE = 20
+"""Batches of the table before that one batch takes at most: a step that is behind catches up in parts."""
+
+
+class Step(ABC):
+    """Feeds a table from another one. What was written is what :meth:`Lake.last` of the table says."""
+
+    table: ClassVar[Table]
+    source: ClassVar[Table]
+
+    def prepare(self, lake: Lake) -> None:
+        """Make what it writes, where it is not there."""
+        lake.ensure(self.table)
+
+    def once(self, lake: Lake, run: str = "") -> Record | None:
+        """One batch; None where the table has all that its source has."""
+        have, there = lake.last(self.table), lake.last(self.source)
+        upto = min(there.batch, have.source + BATCHES_AT_ONCE)
+        if upto <= have.source:
+            return None
+        # Of a part of what is there, only the last one says how far into the log it goes.
+        positions = there.positions if upto == there.batch else have.positions
+        record = Record(batch=have.batch + 1, source=upto, positions=positions, run=run)
+        self.write(lake, lake.batches(self.source, have.source, upto), record)
+        return record
+
+    @abstractmethod
+    def write(self, lake: Lake, rows: DataFrame, record: Record) -> None:
+        """Write these rows of the source as one batch: with :meth:`Lake.append` or :meth:`Lake.recording`."""
