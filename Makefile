@@ -17,11 +17,11 @@ help: ## list the commands
 		printf '  make %-9s %s\n' "$$name" "$$what"; done
 
 .PHONY: demo
-demo: venv ## see the promises kept, on servers of its own
+demo: parts-for-demo jars ## see the promises kept, on servers of its own
 	.venv/bin/python -m toril.demo
 
 .PHONY: test
-test: parts-for-tests lint ## run every check: the linters, the types, the layers, the tests
+test: parts-for-tests lint jars ## run every check: the linters, the types, the layers, the tests
 	.venv/bin/pytest -n 2 --dist loadfile
 
 .PHONY: lint
@@ -32,7 +32,7 @@ lint: venv ## run the checks that need no server: ruff, mypy, import-linter
 	.venv/bin/lint-imports
 
 .PHONY: storm
-storm: parts-for-tests venv ## run the promise tests longer: SCALE=20, SEED=random
+storm: parts-for-tests jars ## run the promise tests longer: SCALE=20, SEED=random
 	@seed=$(SEED); seed=$${seed:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
 	echo "storm: scale $(SCALE), seed $$seed; the same again: make storm SCALE=$(SCALE) SEED=$$seed"; \
 	TORIL_TEST_SCALE=$(SCALE) TORIL_TEST_SEED=$$seed .venv/bin/pytest -m promise \
@@ -58,6 +58,14 @@ clean: ## remove all that these commands have made here
 venv:
 	@tools/parts.sh run
 	@tools/venv.sh .venv
+
+.PHONY: jars
+jars: venv
+	@.venv/bin/toril lake setup
+
+.PHONY: parts-for-demo
+parts-for-demo:
+	@tools/parts.sh demo
 
 .PHONY: parts-for-tests
 parts-for-tests:

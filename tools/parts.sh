@@ -2,13 +2,14 @@
 # Install the parts of the system that are missing, or say what to install.
 #
 #   tools/parts.sh run        what every command needs
+#   tools/parts.sh demo       that, and what the demo needs
 #   tools/parts.sh test       that, and what the tests need
 #   tools/parts.sh bench-log  that, and what the benchmark of the event log needs
 #
 # A part that is there is used as it is; nothing is asked, and nothing is upgraded.
 set -eu
 
-# use: run, test or bench-log.  weight: `must` stops the command when the part cannot be had, `may` does not.
+# use: run, demo, test, bench-log or bench-lake.  weight: `must` stops the command when the part cannot be had, `may` does not.
 #
 # use   part          Debian package           weight  why
 PARTS='
@@ -18,7 +19,9 @@ test    strace        strace                   must    the durability tests dela
 test    node          nodejs                   must    the conformance tests compare with the Node.js clients
 test    npm           npm                      must    it installs the packages of the conformance tests
 bench-log postgresql postgresql                must    the event log is compared with a library on PostgreSQL
-test    java          openjdk-17-jre-headless  may     Spark runs on it, and toril doctor looks at it
+demo    java          openjdk-17-jre-headless  must    Spark runs on it
+test    java          openjdk-17-jre-headless  must    Spark runs on it
+bench-lake java       openjdk-17-jre-headless  must    Spark runs on it
 '
 
 PYTHON=${PYTHON:-python3}
@@ -89,9 +92,9 @@ install() { # part, package, why
 }
 
 case ${1-} in
-    run | test | bench-log) wanted=$1 ;;
+    run | demo | test | bench-log | bench-lake) wanted=$1 ;;
     *)
-        echo "usage: tools/parts.sh run | test | bench-log" >&2
+        echo "usage: tools/parts.sh run | demo | test | bench-log | bench-lake" >&2
         exit 2
         ;;
 esac
