@@ -170,3 +170,65 @@ SPANS = Table(
         "a_kind": "kind BETWEEN 0 AND 5",
     },
 )
+
+QUARANTINE = Table(
+    name="quarantine",
+    comment="Every event that should be a span and cannot be read as one, once, with the reason.",
+    columns=(
+        *LOG_COLUMNS,
+        Column("reason", "string", "What it was last refused for: the field, and the rule it breaks.", True),
+        Column("attempts", "int", "How often it was tried to read it: 1, 2, 3 …", True),
+        Column("tried_at", "timestamp", "When that was tried last.", True),
+        Column("requeued_at", "timestamp", "When it became a span after all; null while it waits."),
+        BATCH,
+        Column(
+            "recorded_day",
+            "date",
+            "The day (UTC) of recorded_at.",
+            True,
+            "date_add(DATE'1970-01-01', CAST(recorded_at DIV 86400000000000 AS INT))",
+        ),
+    ),
+    partitioned_by=("recorded_day",),
+    constraints={"attempts_from_1": "attempts >= 1"},
+)
+
+_SUM = "decimal(38,0)"
+"""What sums of bigints are kept in: no number of spans that there could be goes beyond it."""
+
+_BUCKETS = "map<int,bigint>"
+
+ROLLUPS = Table(
+    name="rollups",
+    comment="What the spans of a tenant and model come to by minute, hour and day. Rows merge exactly.",
+    columns=(
+        Column("tenant", "string", "Whose spans they are.", True),
+        Column("model", "string", "The model that answered, else that was asked; empty: none is named.", True),
+        Column("grain", "string", "How long it is: minute, hour or day.", True),
+        Column(
+            "period", "string", "What is written together: the hour of a minute, the day, the month.", True
+        ),
+        Column("start", "timestamp", "When the minute, hour or day (UTC) begins.", True),
+        Column("spans", "bigint", "Spans that began in it.", True),
+        Column("traces", "bigint", "Of these, those without a parent: the roots of traces.", True),
+        Column("errors", "bigint", "Of these, those with the status error.", True),
+        Column("input_tokens", _SUM, "Tokens in.", True),
+        Column("output_tokens", _SUM, "Tokens out.", True),
+        Column("cache_read_tokens", _SUM, "Of the tokens in, those read from a cache.", True),
+        Column("cache_write_tokens", _SUM, "Tokens written to a cache.", True),
+        Column("reasoning_tokens", _SUM, "Of the tokens out, those that were not shown.", True),
+        Column("cost", _SUM, "Nano-USD.", True),
+        Column("duration_sum", _SUM, "The sum of the spans' durations: ns.", True),
+        Column("duration_min", "bigint", "The shortest duration: ns.", True),
+        Column("duration_max", "bigint", "The longest duration: ns.", True),
+        Column("duration_buckets", _BUCKETS, "How many durations are in which bucket.", True),
+        Column("first_token_count", "bigint", "Spans that say when the first token came.", True),
+        Column("first_token_sum", _SUM, "The sum of their times to the first token: ns.", True),
+        Column("first_token_min", "bigint", "The shortest time to the first token: ns; null without any."),
+        Column("first_token_max", "bigint", "The longest time to the first token: ns; null without any."),
+        Column("first_token_buckets", _BUCKETS, "How many of these times are in which bucket.", True),
+        Column("batch", "bigint", "The last batch of this table that changed the row: 1, 2, 3 …", True),
+    ),
+    partitioned_by=("grain", "period"),
+    constraints={"a_grain": "grain IN ('minute', 'hour', 'day')", "spans_from_1": "spans >= 1"},
+)
