@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from pyspark.errors import AnalysisException
@@ -20,13 +21,17 @@ from pyspark.sql.functions import lit
 
 import toril
 from toril.lake.errors import ForeignTable, LakeError, NewerTable
+from toril.lake.problems import explained
 from toril.lake.tables import FORM, Table
 
 MARK = "toril"
 """The key under which a commit's metadata has the record."""
 
-LOOK_BACK = 1000
-"""Commits that are looked through for the last record: those in between are of upkeep."""
+AGAIN = "again"
+"""The key under which it says that it is no batch, and repeats the record."""
+
+LOOK_BACK = (5, 100, 10_000)
+"""Commits that are looked through for a record, in turn: those without one are of upkeep."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +85,10 @@ class Lake:
         try:
             detail = self._detail(table)
         except AnalysisException:
-            self._make(table)
-            return
+            self._refuse_others_files(table)
+            with explained(self.place(table)):
+                self._make(table)
+            detail = self._detail(table)
         self.check(table, detail)
 
     def check(self, table: Table, detail: Row | None = None) -> None:
@@ -103,6 +110,19 @@ class Lake:
             raise NewerTable(
                 f"{self.place(table)} has form {found['toril.form']}, and this Toril ({toril.__version__}) "
                 f"knows forms up to {FORM}: upgrade it"
+            )
+
+    def _refuse_others_files(self, table: Table) -> None:
+        """Delta would make a table around them, and a later clean-up would take them away."""
+        try:
+            files = self.spark.read.format("binaryFile").option("recursiveFileLookup", True)
+            found = files.load(self.place(table)).select("path").limit(1).collect()
+        except AnalysisException:  # there is nothing at all
+            return
+        if found:
+            raise ForeignTable(
+                f"{self.place(table)} has files, and is not Toril's table {table.name} "
+                f"({found[0]['path']}); name another path for the lake"
             )
 
     def _detail(self, table: Table | str) -> Row:
@@ -151,18 +171,23 @@ class Lake:
 
     # ------------------------------------------------------------------ writing
 
-    def last(self, table: Table | str) -> Record:
-        """How far a table has read its source."""
-        history = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT {LOOK_BACK}")
-        # The newest commit is the first row.
-        for row in history.select("userMetadata").toLocalIterator():
-            if (found := _record(row["userMetadata"])) is not None:
-                return found
+    def last(self, table: Table | str, upto: int | None = None) -> Record:
+        """How far a table has read its source; with ``upto``, as it was after that batch."""
+        for most in LOOK_BACK:
+            history = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT {most}")
+            rows = history.select("userMetadata").collect()  # the newest commit is the first row
+            found = [told for row in rows if (told := _told(row["userMetadata"])) is not None]
+            wrote = next((place for place, told in enumerate(found) if _is(told, upto)), None)
+            if wrote is not None or len(rows) < most:
+                # What upkeep said again may be of before the last batch: see keeping_record.
+                seen = found if wrote is None else found[: wrote + 1]
+                records = [told.record for told in seen if upto is None or told.record.batch <= upto]
+                return max(records, key=lambda record: record.batch, default=NEVER)
         return NEVER
 
     def append(self, rows: DataFrame, table: Table, record: Record) -> None:
         """Add a batch: once, whoever tries it how often. Look at :meth:`last` for what is there then."""
-        (
+        writer = (
             rows.withColumn("batch", lit(record.batch).cast("bigint"))
             .select(*(column.name for column in table.columns if not column.generated))
             .write.format("delta")
@@ -170,8 +195,9 @@ class Lake:
             .option("userMetadata", _metadata(record))
             .option("txnAppId", _application(table))
             .option("txnVersion", record.batch)
-            .save(self.place(table))
         )
+        with explained(self.place(table)):
+            writer.save(self.place(table))
 
     @contextmanager
     def recording(self, table: Table, record: Record) -> Iterator[None]:
@@ -185,16 +211,21 @@ class Lake:
         for key, value in settings.items():
             conf.set(key, value)
         try:
-            yield
+            with explained(self.place(table)):
+                yield
         finally:
             for key in settings:
                 conf.unset(key)
 
     @contextmanager
     def keeping_record(self, table: Table | str) -> Iterator[None]:
-        """What is done in it is no batch, and its commits say again how far the table is."""
+        """What is done in it is no batch, and its commits say again how far the table is.
+
+        Delta forgets old commits, and what they said. A batch that another process adds meanwhile is not in
+        what is said again; :meth:`last` knows that.
+        """
         key = "spark.databricks.delta.commitInfo.userMetadata"
-        self.spark.conf.set(key, _metadata(self.last(table)))
+        self.spark.conf.set(key, _metadata(self.last(table), again=True))
         try:
             yield
         finally:
@@ -205,14 +236,26 @@ def _application(table: Table) -> str:
     return f"toril:{table.name}"
 
 
-def _metadata(record: Record) -> str:
-    return json.dumps({MARK: msgspec.to_builtins(record)}, separators=(",", ":"))
+class _Told(NamedTuple):
+    record: Record
+    again: bool
+    """Whether the commit only repeats it."""
 
 
-def _record(metadata: str | None) -> Record | None:
+def _is(told: _Told, upto: int | None) -> bool:
+    """Whether this commit wrote a batch, up to a number: none before it can have a later record."""
+    return not told.again and (upto is None or told.record.batch <= upto)
+
+
+def _metadata(record: Record, *, again: bool = False) -> str:
+    said = {MARK: msgspec.to_builtins(record)} | ({AGAIN: True} if again else {})
+    return json.dumps(said, separators=(",", ":"))
+
+
+def _told(metadata: str | None) -> _Told | None:
     try:
         said = json.loads(metadata or "null")
-        return msgspec.convert(said[MARK], Record)
+        return _Told(msgspec.convert(said[MARK], Record), bool(said.get(AGAIN)))
     except (ValueError, TypeError, KeyError, msgspec.ValidationError):
         return None
 

@@ -30,8 +30,10 @@ class Step(ABC):
         upto = min(there.batch, have.source + BATCHES_AT_ONCE)
         if upto <= have.source:
             return None
-        # Of a part of what is there, only the last one says how far into the log it goes.
-        positions = there.positions if upto == there.batch else have.positions
+        if upto < there.batch:
+            there = lake.last(self.source, upto)
+        # Where the commit of that batch is forgotten, the next batch says how far into the log it is.
+        positions = there.positions if there.batch == upto else have.positions
         record = Record(batch=have.batch + 1, source=upto, positions=positions, run=run)
         self.write(lake, lake.batches(self.source, have.source, upto), record)
         return record

@@ -1,0 +1,97 @@
+"""What Spark and Delta say when something goes wrong, in one line that names the field and the rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from toril.connection.errors import AuthenticationFailed, ConnectionFailed, OutcomeUnknown
+from toril.errors import TorilError
+from toril.lake.errors import LakeError, OtherWriter
+
+SPARKS = (PySparkException, Py4JError)
+"""What Spark raises: through Py4J what no class of its own was made for."""
+
+_RULE = re.compile(r"CHECK constraint (\S+) (\(.*?\)) violated by row with values:\s*?\n((?: - .*\n?)*)")
+_REQUIRED = re.compile(r"NOT NULL constraint violated for column: (.+?)\.?\s*$", re.MULTILINE)
+_NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+_NOT_WRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "Not a directory")
+_NO_PLACE = ("DELTA_CANNOT_CREATE_LOG_PATH", *_NOT_WRITABLE)
+_PASSING = (
+    "io.delta.exceptions.Concurrent",
+    "DELTA_CONCURRENT_",
+    "DELTA_METADATA_CHANGED",
+    "DELTA_PROTOCOL_CHANGED",
+    "toril.connection.errors.Unavailable",
+    "toril.connection.errors.Unreachable",
+    "toril.connection.errors.ConnectionFailed",
+    "toril.connection.errors.OutcomeUnknown",
+)
+"""What a later attempt may not meet again, by the names in what Spark says."""
+
+_LONGEST = 400
+
+
+@contextmanager
+def explained(place: str) -> Iterator[None]:
+    """What is done in it concerns a table at a place; where it fails for a known reason, that is said."""
+    try:
+        yield
+    except SPARKS as problem:
+        found = explain(problem, place)
+        if found is None:
+            raise
+        raise found from problem
+
+
+def explain(problem: Exception, place: str) -> LakeError | None:
+    """The error of ours that says what Spark meant; None where nothing better is known."""
+    text = str(problem)
+    if found := _RULE.search(text):
+        values = ", ".join(line.strip(" -").replace(" : ", " = ") for line in found[3].splitlines() if line)
+        return LakeError(f"{place} takes no row with {values}: {found[1]} is {found[2]}; nothing was written")
+    if found := _REQUIRED.search(text):
+        return LakeError(f"{place} takes no row without {found[1]}; nothing was written")
+    if "DELTA_CONCURRENT_TRANSACTION" in text:
+        return OtherWriter(f"another process has written this batch of {place}")
+    if any(words in text for words in _NO_ROOM):
+        return LakeError(f"there is no room left for {place}; nothing was changed")
+    if any(words in text for words in _NO_PLACE):
+        return LakeError(f"{place} cannot be written to by this user; nothing was changed")
+    return None
+
+
+def passing(problem: BaseException) -> bool:
+    """Whether a later attempt may succeed: a failover, another writer, a server that is away."""
+    if isinstance(problem, AuthenticationFailed):
+        return False
+    if isinstance(problem, (ConnectionFailed, OutcomeUnknown, OtherWriter)):
+        return True
+    if spark_is_gone(problem):
+        return False
+    return isinstance(problem, SPARKS) and any(words in str(problem) for words in _PASSING)
+
+
+def spark_is_gone(problem: BaseException) -> bool:
+    """Whether there is no Spark any more to ask."""
+    return isinstance(problem, (Py4JNetworkError, ConnectionRefusedError)) or (
+        "SparkContext was shut down" in str(problem) or "stopped SparkContext" in str(problem)
+    )
+
+
+def one_line(problem: BaseException) -> str:
+    """A problem as a person reads it: ours as it is; of Spark's, the line that says what is wrong."""
+    if isinstance(problem, TorilError):
+        return str(problem)
+    if spark_is_gone(problem):
+        return "Spark has ended"
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    # The error of a Python function on a worker is the last line of a traceback in the middle.
+    ours = [line for line in lines if re.match(r"toril(\.\w+)+: ", line)]
+    conditions = [line for line in lines if re.search(r"\[[A-Z0-9_.]{4,}\]", line)]
+    said = (ours[-1:] or conditions[:1] or lines[:1] or [type(problem).__name__])[0]
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"

@@ -1,0 +1,183 @@
+"""What tables of a lake hold to: made once, refused where foreign, and every batch written once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from toril.lake.errors import ForeignTable, LakeError, NewerTable, OtherWriter
+from toril.lake.lake import NEVER, Lake, Record
+from toril.lake.problems import passing
+from toril.lake.steps import Step
+from toril.lake.tables import BATCH, Column, Table
+
+COUNTS = Table(
+    name="counts",
+    comment="Numbers, for the tests: it's theirs.",
+    columns=(
+        Column("number", "bigint", "A number; it's from 1.", True),
+        BATCH,
+        Column("even", "boolean", "Whether it is even.", False, "number % 2 = 0"),
+    ),
+    constraints={"from_1": "number >= 1"},
+)
+
+COPIES = Table(name="copies", comment="The same numbers.", columns=(COUNTS.columns[0], BATCH))
+
+
+class Copying(Step):
+    table = COPIES
+    source = COUNTS
+
+    def write(self, lake: Lake, rows: DataFrame, record: Record) -> None:
+        lake.append(rows, self.table, record)
+
+
+def numbers(spark: SparkSession, first: int, count: int) -> DataFrame:
+    return spark.range(first, first + count).withColumnRenamed("id", "number")
+
+
+def held(lake: Lake, table: Table = COUNTS) -> list[int]:
+    return sorted(row["number"] for row in lake.read(table).select("number").collect())
+
+
+def test_a_table_is_made_once_with_its_comments_and_rules(lake: Lake) -> None:
+    lake.ensure(COUNTS)
+    lake.ensure(COUNTS)
+    assert lake.version(COUNTS) == 0
+    assert lake.last(COUNTS) == NEVER
+    (said,) = (
+        row["comment"]
+        for row in lake.spark.sql(f"DESCRIBE {lake.sql_name(COUNTS)}").collect()
+        if row["col_name"] == "number"
+    )
+    assert said == "A number; it's from 1."
+
+
+def test_a_batch_is_written_once_and_says_how_far_its_source_was_read(lake: Lake) -> None:
+    lake.ensure(COUNTS)
+    record = Record(batch=1, positions={"07": (10, "5-0"), "2:07": (1, "9-9")}, run="first")
+    lake.append(numbers(lake.spark, 1, 10), COUNTS, record)
+    lake.append(numbers(lake.spark, 1, 10), COUNTS, Record(batch=1, run="second"))
+    assert held(lake) == list(range(1, 11))
+    assert lake.last(COUNTS) == record
+    assert lake.read(COUNTS).where("even").count() == 5
+
+
+def test_of_two_that_write_the_same_batch_one_does(lake: Lake) -> None:
+    """Both have begun before either has ended: the later one is told, and finds the batch there."""
+    lake.ensure(COUNTS)
+    problems: list[Exception] = []
+    both = threading.Barrier(2)
+
+    def write(run: str, first: int) -> None:
+        own = Lake(lake.spark.newSession(), lake.path)
+        both.wait(30)
+        try:
+            own.append(numbers(own.spark, first, 5), COUNTS, Record(batch=1, run=run))
+        except Exception as problem:  # noqa: BLE001 - looked at below
+            problems.append(problem)
+
+    threads = [threading.Thread(target=write, args=(f"run-{first}", first)) for first in (10, 20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    first = int(lake.last(COUNTS).run.removeprefix("run-"))
+    assert held(lake) == list(range(first, first + 5))
+    assert all(isinstance(problem, OtherWriter) and passing(problem) for problem in problems)
+
+
+def test_settings_of_a_batch_are_seen_by_its_own_session_alone(lake: Lake) -> None:
+    lake.ensure(COUNTS)
+    other = Lake(lake.spark.newSession(), lake.path)
+    with lake.recording(COUNTS, Record(batch=5)):
+        other.spark.sql(f"INSERT INTO {other.sql_name(COUNTS)} (number, batch) VALUES (1, 0)")
+        assert other.last(COUNTS) == NEVER
+        lake.spark.sql(f"INSERT INTO {lake.sql_name(COUNTS)} (number, batch) VALUES (2, 5)")
+    assert lake.last(COUNTS).batch == 5
+    assert held(lake) == [1, 2]
+
+
+def test_the_record_survives_upkeep_and_a_batch_that_comes_in_between(lake: Lake) -> None:
+    lake.ensure(COUNTS)
+    lake.append(numbers(lake.spark, 1, 5), COUNTS, Record(batch=1, run="one"))
+    lake.append(numbers(lake.spark, 6, 5), COUNTS, Record(batch=2, run="two"))
+    other = Lake(lake.spark.newSession(), lake.path)
+    with lake.keeping_record(COUNTS):
+        other.append(numbers(other.spark, 11, 5), COUNTS, Record(batch=3, run="three"))
+        lake.spark.sql(f"OPTIMIZE {lake.sql_name(COUNTS)}")
+    assert lake.last(COUNTS).run == "three"
+    assert lake.last(COUNTS, upto=2).run == "two"
+    assert lake.batches(COUNTS, 1, 2).count() == 5
+    assert held(lake) == list(range(1, 16))
+
+
+def test_a_step_takes_all_that_its_source_has_and_nothing_twice(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Copying()
+    lake.ensure(COUNTS)
+    step.prepare(lake)
+    assert step.once(lake) is None
+    for batch in range(1, 4):
+        positions = {"00": (batch * 5, f"{batch}-0")}
+        rows = numbers(lake.spark, batch * 5 - 4, 5)
+        lake.append(rows, COUNTS, Record(batch=batch, positions=positions))
+    monkeypatch.setattr("toril.lake.steps.BATCHES_AT_ONCE", 2)
+    first, second = step.once(lake, "a run"), step.once(lake)
+    assert first is not None
+    assert first.source == 2
+    assert first.positions == {"00": (10, "2-0")}
+    assert second is not None
+    assert second.positions == {"00": (15, "3-0")}
+    assert step.once(lake) is None
+    assert held(lake, COPIES) == list(range(1, 16))
+
+
+def test_rows_against_a_rule_are_refused_in_words_and_nothing_is_written(lake: Lake) -> None:
+    lake.ensure(COUNTS)
+    with pytest.raises(LakeError, match=r"counts takes no row with number = 0: from_1 is \(number >= 1\)"):
+        lake.append(numbers(lake.spark, 0, 2), COUNTS, Record(batch=1))
+    with pytest.raises(LakeError, match="counts takes no row without number"):
+        lake.append(
+            numbers(lake.spark, 1, 2).selectExpr("nullif(number, 2) AS number"), COUNTS, Record(batch=1)
+        )
+    assert lake.last(COUNTS) == NEVER
+    assert held(lake) == []
+
+
+def test_what_is_not_ours_is_refused_and_left_as_it_is(lake: Lake) -> None:
+    place = Path(lake.place(COUNTS))
+    numbers(lake.spark, 1, 3).write.format("delta").save(str(place))
+    with pytest.raises(ForeignTable, match="counts is a table, and not Toril's counts"):
+        lake.ensure(COUNTS)
+    assert lake.version(COUNTS) == 0
+    other = Lake(lake.spark, f"{lake.path}-of-files")
+    place = Path(other.place(COUNTS))
+    place.mkdir(parents=True)
+    (place / "letter.txt").write_text("dear")
+    with pytest.raises(ForeignTable, match="counts has files, and is not Toril's table"):
+        other.ensure(COUNTS)
+    assert [file.name for file in place.iterdir()] == ["letter.txt"]
+
+
+def test_a_table_of_a_later_version_is_refused(lake: Lake) -> None:
+    lake.ensure(COUNTS)
+    lake.spark.sql(f"ALTER TABLE {lake.sql_name(COUNTS)} SET TBLPROPERTIES ('toril.form' = '99')")
+    with pytest.raises(NewerTable, match="has form 99, and this Toril .* knows forms up to"):
+        lake.ensure(COUNTS)
+
+
+def test_a_path_that_cannot_be_written_to_is_said_in_words(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(LakeError, match="counts cannot be written to by this user; nothing was changed"):
+        Lake(spark, tmp_path / "file" / "lake").ensure(COUNTS)
+
+
+def test_a_table_that_is_not_there_is_said_in_words(lake: Lake) -> None:
+    with pytest.raises(LakeError, match="there is no table counts in .*: `toril lake run` makes it"):
+        lake.check(COUNTS)
