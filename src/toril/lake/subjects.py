@@ -1,0 +1,128 @@
+"""What a replay is of: a projection as a pipeline has it, and which code that is."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+import toril
+from toril.errors import InvalidValue
+from toril.events.declared import DeclaredProjection
+from toril.events.projection import AnyProjection
+from toril.events.upcasters import Upcasters
+from toril.pipelines.spans.summary import SPAN_AGGREGATE, TraceSummary
+from toril.runtime.work import ANY_TYPE, ProjectionWork, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A projection, whose events it is made of, and where its states live."""
+
+    pipeline: str
+    name: str
+    """Its own name, without a generation."""
+    projection: AnyProjection
+    aggregate_type: str = ANY_TYPE
+    upcasters: Upcasters | None = None
+    kept_elsewhere: bool = False
+    """Whether its live states are in a store of its own, where no generation can be loaded."""
+
+    @property
+    def processor(self) -> str:
+        """Its full name, ``pipeline/name``."""
+        return f"{self.pipeline}/{self.name}"
+
+
+TRACE_SUMMARY = Subject(
+    pipeline="span_ingestion", name="trace_summary", projection=TraceSummary, aggregate_type=SPAN_AGGREGATE
+)
+"""What every lake has events of, where spans are collected."""
+
+
+def subjects_of(works: Iterable[Work]) -> dict[str, Subject]:
+    """The projections among processors, by their full names; of several generations the latest one."""
+    found: dict[str, tuple[int, Subject]] = {}
+    for work in works:
+        if not isinstance(work, ProjectionWork):
+            continue
+        name, _, number = work.name.partition("@")
+        generation = int(number) if number.isdigit() else 1
+        made = Subject(
+            pipeline=work.pipeline,
+            name=name,
+            projection=work.projection,
+            aggregate_type=work.aggregate_type,
+            upcasters=work.upcasters,
+            kept_elsewhere=work.store is not None,
+        )
+        if generation >= found.get(made.processor, (0, made))[0]:
+            found[made.processor] = (generation, made)
+    return {name: subject for name, (_, subject) in found.items()}
+
+
+def find_subject(said: str, known: Mapping[str, Subject]) -> Subject:
+    """A projection by its full name, or by its own where only one is called so."""
+    if said in known:
+        return known[said]
+    called = [subject for subject in known.values() if subject.name == said]
+    if len(called) != 1:
+        several = "more than one is called so" if called else "there is none"
+        raise InvalidValue("PROJECTION", said, f"{several}; there are: {', '.join(sorted(known)) or 'none'}")
+    return called[0]
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """Which code has made states."""
+
+    toril: str = toril.__version__
+    projection: str = ""
+    """What of the projection's class: its name and version."""
+    digest: str = ""
+    """Of its declaration, or of its source: equal digests, equal code."""
+    label: str = ""
+    """What whoever started it calls this code: a release, a commit."""
+    fields: dict[str, Any] = {}
+    """By field, how it is declared, where it is; so that a difference can be explained."""
+
+    def __str__(self) -> str:
+        said = f"{self.projection}, code {self.digest[:8]}, toril {self.toril}"
+        return f"{self.label} ({said})" if self.label else said
+
+
+def code_of(projection: AnyProjection, label: str = "") -> Code:
+    """The code of a projection as it is here."""
+    fields: dict[str, Any] = {}
+    parts = [projection.name, str(projection.version), str(sorted(projection.event_types or ()))]
+    # A declared projection is its class; a written one is an instance of it.
+    kind: type = projection if isinstance(projection, type) else type(projection)
+    if issubclass(kind, DeclaredProjection):
+        said = kind.describe()
+        fields = {one["name"]: one for one in (*said["fields"], *said["derived"])}
+        parts.append(json.dumps(said, sort_keys=True, default=str))
+        compilable = kind.compilable
+    else:
+        compilable = False
+    if not compilable:
+        parts.append(_source(kind))
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return Code(
+        projection=f"{projection.name} version {projection.version}",
+        digest=digest,
+        label=label,
+        fields=json.loads(json.dumps(fields, default=str)),
+    )
+
+
+def _source(kind: type) -> str:
+    """The text of a class; where there is none, what it was compiled to."""
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        methods = sorted(name for name in vars(kind) if hasattr(vars(kind)[name], "__code__"))
+        return "".join(f"{name} {vars(kind)[name].__code__.co_code.hex()}" for name in methods)
