@@ -1,0 +1,63 @@
+"""``toril_log``: the data source that Spark knows by that name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from toril.lake.source.door import Door
+from toril.lake.source.floors import new_name
+from toril.lake.source.options import Options
+from toril.lake.source.plan import Task, plan_batch
+from toril.lake.source.tasks import read_task
+from toril.lake.tables import LOG_COLUMNS
+
+SCHEMA = ", ".join(f"`{column.name}` {column.type}" for column in LOG_COLUMNS)
+"""Its columns, as Spark reads a schema."""
+
+
+class TorilLog(DataSource):
+    """The event log as a table. See the guide for its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format`` calls it."""
+        return "toril_log"
+
+    def schema(self) -> str:
+        """Its columns: :data:`toril.lake.tables.LOG_COLUMNS`."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> BatchReader:  # noqa: ARG002 - it has one schema
+        """For ``spark.read``."""
+        return BatchReader(Options.read(self.options))
+
+
+def register(spark: SparkSession) -> None:
+    """Let a session know ``toril_log``. A second time it changes nothing."""
+    spark.dataSource.register(TorilLog)
+
+
+class BatchReader(DataSourceReader):
+    """Reads the log as it is now, or from positions to positions."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks, with floors where they begin."""
+        options = self._options
+        name = new_name()
+        with Door(options.where(), options.log) as door:
+            groups = door.do(plan_batch(door.log, options, name))
+        return [Task(tuple(some), name) for some in groups]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """What one task reads."""
+        if not isinstance(partition, Task):  # Spark makes up one where there is nothing to read
+            return iter(())
+        return read_task(self._options, partition)

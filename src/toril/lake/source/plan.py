@@ -1,0 +1,84 @@
+"""Which task reads which stretches: partitions of one server together, no more tasks than are worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+from toril.keyspace import slot_of
+from toril.lake.source.floors import Floors
+from toril.lake.source.options import Options
+from toril.lake.source.places import tails
+from toril.lake.source.reading import Stretch
+from toril.log import Log, Partition, Position
+from toril.log.entry import START
+
+WORTH_A_TASK = 2000
+"""Entries for which one more task is begun."""
+
+
+@dataclass
+class Task(InputPartition):
+    """What one task of Spark reads."""
+
+    stretches: tuple[Stretch, ...]
+    floor: str = ""
+    """The name under which it keeps what it reads from being trimmed; empty where another one does."""
+
+
+async def plan_batch(log: Log, options: Options, name: str) -> list[list[Stretch]]:
+    """What each task of a batch reads; all of it has floors under this name from now on."""
+    upto = await tails(log) if options.upto is None else options.upto
+    starts: dict[Partition, Position | str] = {}
+    for text, (last, _) in upto.items():
+        start: Position | str
+        if options.after is not None:
+            start = Position(*options.after.get(text, START))
+        elif isinstance(options.start, str):
+            start = options.start
+        else:
+            start = Position(*options.start[text]) if text in options.start else "first"
+        if not isinstance(start, Position) or start.ordinal < last:
+            starts[Partition.parse(text)] = start
+    found = await Floors(log, name).put(starts)
+    stretches = [
+        Stretch(partition, after, Position(*upto[str(partition)]))
+        for partition, after in found.items()
+        if after.ordinal < upto[str(partition)][0]
+    ]
+    return await group(log, stretches, options.tasks) if stretches else []
+
+
+async def group(log: Log, stretches: Sequence[Stretch], most: int) -> list[list[Stretch]]:
+    """Stretches in groups of about the same size, each from one server."""
+    by_server: dict[object, list[Stretch]] = {}
+    shards = await log.redis.shards()
+    for stretch in stretches:
+        slot = slot_of(stretch.partition.keys(log.name).entries)
+        here = (one for one in shards if any(some.first <= slot <= some.last for some in one.slots))
+        server = next((one.primary for one in here), None)
+        by_server.setdefault(server, []).append(stretch)
+    total = sum(map(_size, stretches))
+    worth = min(most, -(-total // WORTH_A_TASK))
+    groups: list[list[Stretch]] = []
+    for some in by_server.values():
+        share = max(1, round(worth * sum(map(_size, some)) / total))
+        groups += _even(some, min(share, len(some)))
+    return groups
+
+
+def _even(stretches: Sequence[Stretch], count: int) -> list[list[Stretch]]:
+    """The largest first, each to the group that has least."""
+    groups: list[list[Stretch]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for stretch in sorted(stretches, key=_size, reverse=True):
+        least = sizes.index(min(sizes))
+        groups[least].append(stretch)
+        sizes[least] += _size(stretch)
+    return groups
+
+
+def _size(stretch: Stretch) -> int:
+    return stretch.upto.ordinal - stretch.after.ordinal
