@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Literal
 
@@ -16,6 +17,8 @@ from rich.text import Text
 from toril.cli.show import as_json, console, table
 from toril.connection import CommandRefused, Connection, connect
 from toril.errors import TorilError
+from toril.lake import jars, java
+from toril.lake.errors import SparkMissing
 
 Verdict = Literal["ok", "warning", "wrong", "absent"]
 
@@ -27,7 +30,6 @@ _LOOKS: dict[Verdict, Text] = {
 }
 
 OLDEST_SERVER = (7, 0)
-JAVA = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,12 @@ class Finding:
 @click.option("--url", help="The server to look at (default: TORIL_REDIS_URL, else the embedded one).")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def doctor(url: str | None, json_: bool) -> None:
-    """Check Python, the server and its settings, Java and ClickHouse; say how to fix what is wrong.
+    """Check Python, the server and its settings, Java, Spark and ClickHouse; say how to fix what is wrong.
 
-    Exits with 1 when something is wrong. Java and ClickHouse are only needed by their extras.
+    Exits with 1 when something is wrong. Java, Spark and ClickHouse are only needed by their extras.
     """
-    findings = [check_python(), *asyncio.run(check_server(url)), check_java(), check_clickhouse()]
+    server = asyncio.run(check_server(url))
+    findings = [check_python(), *server, check_java(), *check_spark(), check_clickhouse()]
     if json_:
         as_json([asdict(finding) for finding in findings])
     else:
@@ -63,8 +66,8 @@ def doctor(url: str | None, json_: bool) -> None:
 
 def check_python() -> Finding:
     """The interpreter."""
-    version = ".".join(map(str, sys.version_info[:3]))
-    return Finding("Python", "ok", f"{version}, {sys.executable}")
+    release = ".".join(map(str, sys.version_info[:3]))
+    return Finding("Python", "ok", f"{release}, {sys.executable}")
 
 
 async def check_server(url: str | None) -> list[Finding]:
@@ -155,19 +158,57 @@ async def _cluster(redis: Connection) -> Finding:
 
 def check_java() -> Finding:
     """Java, for the lake (Spark)."""
-    how = f"the lake (Spark) needs Java {JAVA} or later: apt-get install openjdk-{JAVA}-jre-headless"
-    binary = shutil.which("java")
-    if binary is None:
-        return Finding("Java", "absent", "not on the path", how)
-    said = subprocess.run([binary, "-version"], capture_output=True, text=True, check=False).stderr
-    quoted = said.split('"')
-    if len(quoted) < 2:
-        return Finding("Java", "warning", f"{binary} does not say its version", how)
-    version = quoted[1]
-    major = int(version.split(".")[1] if version.startswith("1.") else version.split(".")[0])
-    if major < JAVA:
-        return Finding("Java", "warning", f"{version}, {binary}", how)
-    return Finding("Java", "ok", f"{version}, {binary}")
+    found = java.find()
+    if found is None:
+        home = os.environ.get("JAVA_HOME")
+        return Finding(
+            "Java",
+            "wrong" if home else "absent",
+            f"JAVA_HOME is {home}, and has no bin/java" if home else "not on the path",
+            f"the lake (Spark) needs Java {java.OLDEST} or later: {java.HOW}",
+        )
+    try:
+        java.require()
+    except SparkMissing as problem:
+        return Finding(
+            "Java", "warning", f"{found.version or 'of no known version'}, {found.binary}", str(problem)
+        )
+    return Finding("Java", "ok", f"{found.version}, {found.binary}")
+
+
+def check_spark() -> list[Finding]:
+    """The packages of Spark, its jars, and the Python that its workers run."""
+    if find_spec("pyspark") is None:
+        how = "the lake (Spark) needs it: pip install 'toril[spark]'"
+        return [Finding("Spark", "absent", "not installed", how)]
+    spark = Finding("Spark", "ok", f"pyspark {version('pyspark')}, {jars.PACKAGE}")
+    absent = jars.missing()
+    if absent:
+        found = f"{len(absent)} of {len(jars.pinned())} are not in {jars.folder()}, or not as they must be"
+        kept = Finding("Jars", "absent", found, "`toril lake setup` fetches them")
+    else:
+        kept = Finding("Jars", "ok", f"all {len(jars.pinned())} in {jars.folder()}")
+    return [spark, kept, check_workers()]
+
+
+def check_workers() -> Finding:
+    """The Python that Spark's workers run: it must be this version, and have Toril."""
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    if not chosen:
+        return Finding("Workers", "ok", f"run {sys.executable}")
+    how = f"unset PYSPARK_PYTHON, or let it name an interpreter with the same packages: {sys.executable}"
+    ask = "import sys, pyarrow, pyspark, toril.lake; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([chosen, "-c", ask], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return Finding("Workers", "wrong", f"PYSPARK_PYTHON is {chosen}: {problem}", how)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it does not start"])[-1]
+        return Finding("Workers", "wrong", f"PYSPARK_PYTHON is {chosen}: {last}", how)
+    theirs, ours = done.stdout.strip(), f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if theirs != ours:
+        return Finding("Workers", "wrong", f"PYSPARK_PYTHON is {chosen}, Python {theirs}, not {ours}", how)
+    return Finding("Workers", "ok", f"run {chosen} (PYSPARK_PYTHON)")
 
 
 def check_clickhouse() -> Finding:

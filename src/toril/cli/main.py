@@ -14,9 +14,10 @@ from toril.errors import TorilError
 
 COMMANDS = {
     "aggregate": ("runtime.aggregate", "One aggregate of a pipeline: its events, and what they made."),
-    "doctor": ("doctor", "Check Python, the server, Java and ClickHouse; say how to fix them."),
+    "doctor": ("doctor", "Check Python, the server, Java, Spark and ClickHouse; say how to fix them."),
     "embedded": ("embedded", "The Valkey that Toril starts where no URL is given."),
     "keys": ("keys", "The API keys of tenants."),
+    "lake": ("lake", "The event log on Spark: tables for people, and replay of all history."),
     "log": ("log", "Event logs: look at them, and look after them."),
     "pipelines": ("runtime.pipelines", "The pipelines of a program, and how they stand."),
     "processors": ("runtime.processors", "Handlers and projections: how far they are, and what failed."),

@@ -80,7 +80,7 @@ def fetch(where: Path | None = None) -> list[Path]:
 
 def _resolve(scratch: Path) -> str:
     """Have the package and all it brings put into ``jars``; what was said last."""
-    # The shell of Spark resolves packages before it starts anything; --version ends it there.
+    # Spark resolves packages before it runs a program, so the program has nothing to do.
     from pyspark.find_spark_home import _find_spark_home
 
     command = [

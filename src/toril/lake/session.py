@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -14,8 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from toril.errors import InvalidValue
-from toril.lake import jars
-from toril.lake.errors import SparkMissing
+from toril.lake import jars, java, source
 
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -40,9 +38,10 @@ def session(
         remote = SparkSession.builder.remote(where).appName(name)
         for key, value in (conf or {}).items():
             remote = remote.config(key, str(value))
-        return remote.getOrCreate()
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        raise SparkMissing("Spark needs Java 17, and there is none: apt-get install openjdk-17-jre-headless")
+        made = remote.getOrCreate()
+        source.register(made)
+        return made
+    java.require()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(where).appName(name)
@@ -50,6 +49,7 @@ def session(
         builder = builder.config(key, str(value))
     made = builder.getOrCreate()
     made.sparkContext.setLogLevel("ERROR")
+    source.register(made)
     return made
 
 

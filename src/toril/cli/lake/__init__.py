@@ -1,0 +1,68 @@
+"""``toril lake …``: the event log on Spark, in tables, and all of history once more."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from toril.errors import TorilError
+
+__all__ = ["lake"]
+
+COMMANDS = {
+    "setup": "Fetch the jars that Spark needs, once.",
+    "run": "Archive the log, and bring all tables up to it.",
+    "runs": "What was run: when, by which version, how many rows, how long.",
+    "tables": "The tables, their sizes, and how far each is.",
+    "sql": "Ask the tables something, and see the answer here.",
+    "requeue": "Take up again what could not be read, after a fix.",
+    "maintain": "Compact, cluster and vacuum the tables.",
+    "erase": "Remove a tenant from the tables and from their history.",
+    "replay": "Build a projection over all of history, as its next generation.",
+    "diff": "Compare two generations of a projection, field by field.",
+    "promote": "Bring a generation to the live store, and switch to it.",
+    "retire": "Remove a generation that is not read any more.",
+    "generations": "The generations of projections, and which one is read.",
+    "state": "An aggregate as it was at a time, or at a version.",
+    "audit": "Prove that log, lake and live store agree.",
+    "load": "Load gold tables into ClickHouse.",
+}
+"""Each command, in the order in which they are needed: a function of that name in a module of that name.
+
+A module is imported when its command is called: most of them need Spark.
+"""
+
+
+class Commands(click.Group):
+    """Commands that are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            module = import_module(f"toril.cli.lake.{cmd_name}")
+        except ModuleNotFoundError as problem:
+            if problem.name is None or problem.name.partition(".")[0] == "toril":
+                raise
+            raise TorilError(
+                f"`toril lake {cmd_name}` needs {problem.name}, which is not installed: "
+                "pip install 'toril[spark]'"
+            ) from None
+        found: click.Command = getattr(module, cmd_name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Commands)
+def lake() -> None:
+    """Archive the event log in tables, and compute over all of history with Spark.
+
+    Runs here by default; --master (or TORIL_SPARK_MASTER) names a cluster.
+    """
