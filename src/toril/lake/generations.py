@@ -1,9 +1,9 @@
 """Generations: the states of a projection, made from all of history up to an exact cut, as a table each.
 
-A generation is ``generations/<pipeline>/<projection>/<number>``, and its plan stands in the table itself: what
-it is of, up to where, by which code. It is written in portions, each of them one commit; it is whole when the
-last one is there. So a replay that was stopped is taken up where it was, under the same number and with the
-same cut, and whoever looks sees a whole generation or none.
+A generation is ``generations/<pipeline>/<projection>/<number>``, and its plan stands in the table itself: of
+what it is, up to where, by which code. It is written in portions, each of them one commit; it is whole when
+the last one is there. So a replay that was stopped is taken up where it was, under the same number and with
+the same cut, and whoever looks sees a whole generation or none.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ RETIRED = "toril.retired"
 
 OUTCOME = (
     Column("state", "binary", "The state as the projection encodes it; null where there is none."),
-    Column(
-        "failed_version", "bigint", "The event that the projection could not take; null where it took all."
-    ),
+    Column("failed_version", "bigint", "The event that the projection could not take; null: it took all."),
     Column("failed", "string", "Why it could not; the state is that before this event."),
 )
 """What a generation has of each aggregate, beside whose it is."""
@@ -126,7 +124,7 @@ class Generation:
 
 
 def table_of(plan: Plan, shown: tuple[Column, ...] = ()) -> Table:
-    """The table of a generation. ``shown``: the columns of what the projection shows, where it is declared."""
+    """The table of a generation. ``shown``: columns of what the projection shows, where it is declared."""
     return Table(
         name=plan.name,
         comment=f"The states of {plan.projection}, generation {plan.number}.",
@@ -215,7 +213,7 @@ def remove(lake: Lake, generation: Generation, now: int) -> None:
     """Remove the states of a generation; that it was there, and what it was, stays. It can be repeated."""
     name = lake.sql_name(generation.plan.name)
     with lake.keeping_record(generation.plan.name):
-        lake.spark.sql(f"DELETE FROM {name}")
+        lake.spark.sql(f"DELETE FROM {name}")  # noqa: S608 - a path of ours
         lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{RETIRED}' = '{now}')")
     check = "spark.databricks.delta.retentionDurationCheck.enabled"
     before = lake.spark.conf.get(check, None)

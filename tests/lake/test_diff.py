@@ -1,0 +1,147 @@
+"""Two generations compared: what differs is counted, shown, and has a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from toril.events import AnyEvent, DeclaredProjection, FirstBy, FoldProjection, Maximum, Sum
+from toril.lake.diff import Difference, Side, diff_of
+from toril.lake.subjects import code_of
+
+COLUMNS = (
+    "tenant string, aggregate_type string, aggregate_id string, version bigint, state binary, "
+    "failed_version bigint, failed string"
+)
+
+
+class Cart(DeclaredProjection):
+    name = "cart"
+    total = Sum("data.price")
+    last = Maximum("data.at", int)
+    first = FirstBy("data.item", str, order="data.at")
+
+
+class Mutated(DeclaredProjection):
+    name = "cart"
+    total = Sum("data.gross")
+    last = Maximum("data.at", int)
+    first = FirstBy("data.item", str, order="data.at")
+
+
+class Mean(FoldProjection[float]):
+    name = "mean"
+    state_type = float
+
+    def initial(self) -> float:
+        return 0.0
+
+    def apply(self, state: float, event: AnyEvent) -> float:
+        return state + float(event.data["price"])
+
+
+CUT = {"00": (10, "5-0"), "01": (7, "5-1")}
+LATER = {**CUT, "01": (9, "6-0")}
+
+
+def stored(**fields: Any) -> bytes:
+    return msgspec.json.encode({"projection": "cart", "version": 1, "state": fields})
+
+
+def rows(spark: SparkSession, said: Mapping[str, tuple[Any, ...]]) -> DataFrame:
+    """By aggregate: version and state, and where it failed, at which version and why."""
+    made = [
+        ("acme", "cart", ident, version, state, *(failed or (None, None)))
+        for ident, (version, state, *failed) in said.items()
+    ]
+    return spark.createDataFrame(made, COLUMNS)
+
+
+def test_each_kind_of_difference_is_counted_and_has_a_reason(spark: SparkSession) -> None:
+    same = stored(total=7, last=3, first=[[3], "e1", "tea"])
+    one = {
+        "equal-1": (2, same),
+        "equal-2": (2, same),
+        "mutated-1": (2, stored(total=7, last=3, first=None)),
+        "mutated-2": (2, stored(total=8, last=3, first=None)),
+        "newer": (2, same),
+        "gone": (1, same),
+        "failing": (2, same, 3, "ProjectionError: no"),
+        "damaged": (2, b"\xff"),
+        "kind": (2, stored(total=7, last=3, first=None)),
+        "field": (2, stored(total=7, last=3)),
+        "event": (2, stored(total=7, last=3, first=[[3], "e1", "tea"])),
+        "float": (2, stored(total=0.1 + 0.2, last=3, first=None)),
+    }
+    other = {
+        **one,
+        "mutated-1": (2, stored(total=9, last=3, first=None)),
+        "mutated-2": (2, stored(total=9, last=3, first=None)),
+        "newer": (4, same),
+        "failing": (2, same),
+        "damaged": (2, same),
+        "kind": (2, stored(total=7, last="3", first=None)),
+        "field": (2, stored(total=7, last=3, first=None)),
+        "event": (2, stored(total=7, last=3, first=[[3], "e2", "tea"])),
+        "float": (2, stored(total=0.3, last=3, first=None)),
+        "new": (1, same),
+    }
+    del other["gone"]
+    side = Side("generation 1", code_of(Cart, "v1"), CUT)
+    found = diff_of(rows(spark, one), rows(spark, other), side, Side("generation 2", code_of(Mutated), LATER))
+    assert (found.compared, found.equal) == (13, 2)
+    by = {(its.kind, its.field): its for its in found.differences}
+    assert {key: its.count for key, its in by.items()} == {
+        ("other value", "total"): 2,
+        ("only in one", ""): 1,
+        ("only in other", ""): 1,
+        ("other version", ""): 1,
+        ("failed", ""): 1,
+        ("unreadable", ""): 1,
+        ("other kind", "last"): 1,
+        ("field missing", "first"): 1,
+        ("other event", "first"): 1,
+        ("rounding", "total"): 1,
+    }
+    assert found.differences[0] is by["other value", "total"], "the most frequent first"
+    mutated = by["other value", "total"]
+    assert "declared otherwise: value data.price → data.gross" in mutated.reason
+    assert [(one.aggregate_id, one.one, one.other) for one in mutated.samples] == [
+        ("mutated-1", "7", "9"),
+        ("mutated-2", "8", "9"),
+    ]
+    assert by["other event", "first"].samples[0].one == '"tea"'
+    assert "different cuts (in 1 of 2 partitions)" in by["other version", ""].reason
+    assert "version 3 failed: ProjectionError: no" in by["failed", ""].samples[0].one
+    assert all(its.reason for its in found.differences)
+    assert msgspec.json.encode(found.as_value())
+
+
+def test_samples_are_few_and_always_the_same(spark: SparkSession) -> None:
+    one = {f"{n:04}": (1, stored(total=n)) for n in range(300)}
+    other = {f"{n:04}": (1, stored(total=-n)) for n in range(300)}
+    side, beside = Side("generation 1", code_of(Cart), CUT), Side("generation 2", code_of(Cart), CUT)
+    left, right = rows(spark, one).repartition(7), rows(spark, other).repartition(3)
+    (found,) = diff_of(left, right, side, beside, samples=3).differences
+    assert (found.kind, found.field, found.count) == ("other value", "total", 299)
+    assert [sample.aggregate_id for sample in found.samples] == ["0001", "0002", "0003"]
+    assert "the same code and events" in found.reason
+    assert not diff_of(left, left, side, side)
+
+
+def test_code_is_known_by_its_declaration_or_its_source() -> None:
+    assert code_of(Cart).digest == code_of(Cart).digest != code_of(Mutated).digest
+    assert code_of(Mean()).digest == code_of(Mean()).digest
+
+    class Other(Mean):
+        name = "mean"
+
+        def apply(self, state: float, event: AnyEvent) -> float:
+            return state - float(event.data["price"])
+
+    assert code_of(Other()).digest != code_of(Mean()).digest
+    assert str(code_of(Cart, "v7")).startswith("v7 (cart version 1, code ")
+    assert Difference("x").as_value()["field"] is None
