@@ -19,6 +19,7 @@ from toril.lake.source.floors import new_name
 from toril.lake.source.options import Options, as_json
 from toril.lake.source.plan import Task, plan_batch
 from toril.lake.source.positions import Marks, between, bounded
+from toril.lake.source.stream import behind
 from toril.lake.source.tasks import read_task
 from toril.lake.source.told import told
 
@@ -26,6 +27,7 @@ __all__ = [
     "Door",
     "Marks",
     "TorilLog",
+    "behind",
     "between",
     "bounded",
     "next_batch",

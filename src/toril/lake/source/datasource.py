@@ -9,10 +9,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from toril.errors import InvalidValue
 from toril.lake.source.door import Door
 from toril.lake.source.floors import new_name
 from toril.lake.source.options import Options
 from toril.lake.source.plan import Task, plan_batch
+from toril.lake.source.stream import StreamReader
 from toril.lake.source.tasks import read_task
 from toril.lake.tables import LOG_COLUMNS
 
@@ -30,11 +32,24 @@ class TorilLog(DataSource):
 
     def schema(self) -> str:
         """Its columns: :data:`toril.lake.tables.LOG_COLUMNS`."""
+        Options.read(self.options)  # what is wrong with them is said when they are given
         return SCHEMA
 
-    def reader(self, schema: StructType) -> BatchReader:  # noqa: ARG002 - it has one schema
+    def reader(self, schema: StructType) -> BatchReader:
         """For ``spark.read``."""
+        _check(schema)
         return BatchReader(Options.read(self.options))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's
+        """For ``spark.readStream``."""
+        _check(schema)
+        return StreamReader(Options.read(self.options))
+
+
+def _check(schema: StructType) -> None:
+    names = [column.name for column in LOG_COLUMNS]
+    if schema.names != names:
+        raise InvalidValue("schema", ", ".join(schema.names), f"toril_log has its own: {', '.join(names)}")
 
 
 def register(spark: SparkSession) -> None:

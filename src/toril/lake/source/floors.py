@@ -17,7 +17,7 @@ from toril.log import Log, Partition, Position
 from toril.log.errors import ReaderGone, WrongPosition
 from toril.log.store import PartitionStore
 
-SILENT = 600.0
+SILENT = 300.0
 """Seconds: as long as a plan may wait for its tasks to begin."""
 
 
@@ -34,7 +34,6 @@ class Floors:
         self._name = name
         self._silent = silent
         self._at: dict[Partition, Position] = {}
-        self._task: asyncio.Task[None] | None = None
 
     @property
     def at(self) -> Mapping[Partition, Position]:
@@ -65,25 +64,33 @@ class Floors:
         """Move floors up."""
 
         async def move(store: PartitionStore) -> None:
-            position = wanted[store.partition]
-            await store.advance(self._name, 0, position, round(self._silent * 1000))
-            self._at[store.partition] = position
+            self._at[store.partition] = wanted[store.partition]
+            await self._renew(store)
 
         await self._log.each(move, [one for one in wanted if wanted[one].ordinal > self._at[one].ordinal])
 
     async def keep(self) -> None:
         """Renew them, until cancelled."""
         while True:
-            await asyncio.sleep(self._silent / 4)
-            with suppress(ConnectionFailed, OutcomeUnknown):  # it may pass before they are forgotten
-                await self._log.each(self._renew, list(self._at))
+            await self.pause()
+            await self.renew()
+
+    async def pause(self) -> None:
+        """Wait until they should be renewed."""
+        await asyncio.sleep(self._silent / 4)
+
+    async def renew(self) -> None:
+        """Say that they are still needed."""
+        with suppress(ConnectionFailed, OutcomeUnknown):  # it may pass before they are forgotten
+            await self._log.each(self._renew, list(self._at))
 
     async def _renew(self, store: PartitionStore) -> None:
         at = self._at[store.partition]
         try:
             await store.advance(self._name, 0, at, round(self._silent * 1000))
         except ReaderGone:
-            # Another task of the same read was done first; what is left to read is still to be kept.
+            # Silent for too long, or another task of the same read was done first. What is trimmed by now
+            # is missed where it is read.
             with suppress(WrongPosition):
                 await store.register(self._name, at, round(self._silent * 1000))
 

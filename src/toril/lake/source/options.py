@@ -52,8 +52,8 @@ class Options:
             url=options.get("url"),
             url_env=options.get("url_env", ""),
             log=log,
-            start=start if start in ("first", "tail") else _marks("start", start, "'first', 'tail', or "),
-            after=_marks("after", options["after"]) if "after" in options else None,
+            start=start if start in ("first", "tail") else _exact("start", start, "'first', 'tail', or "),
+            after=_exact("after", options["after"]) if "after" in options else None,
             upto=_marks("upto", options["upto"]) if "upto" in options else None,
             max_events=_count("max_events", options.get("max_events", str(MOST_PER_TRIGGER))),
             tasks=_count("tasks", options.get("tasks", str(os.cpu_count() or 2))),
@@ -108,6 +108,14 @@ def _marks(option: str, text: str, else_: str = "") -> Marks:
     except (ValueError, TypeError, AttributeError):
         rule = f'{else_}positions like {{"07": [120, "1700000000000-0"]}}: ordinal and id by partition'
         raise InvalidValue(f"option {option}", text, rule) from None
+
+
+def _exact(option: str, text: str, else_: str = "") -> Marks:
+    found = _marks(option, text, else_)
+    for name, (_, ident) in found.items():
+        if not ident:
+            raise InvalidValue(f"option {option}", text, f"partition {name} needs the id of its entry")
+    return found
 
 
 def _count(option: str, text: str) -> int:

@@ -33,15 +33,10 @@ async def plan_batch(log: Log, options: Options, name: str) -> list[list[Stretch
     upto = await tails(log) if options.upto is None else options.upto
     starts: dict[Partition, Position | str] = {}
     for text, (last, _) in upto.items():
-        start: Position | str
-        if options.after is not None:
-            start = Position(*options.after.get(text, START))
-        elif isinstance(options.start, str):
-            start = options.start
-        else:
-            start = Position(*options.start[text]) if text in options.start else "first"
+        partition = Partition.parse(text)
+        start = start_of(options, partition)
         if not isinstance(start, Position) or start.ordinal < last:
-            starts[Partition.parse(text)] = start
+            starts[partition] = start
     found = await Floors(log, name).put(starts)
     stretches = [
         Stretch(partition, after, Position(*upto[str(partition)]))
@@ -49,6 +44,16 @@ async def plan_batch(log: Log, options: Options, name: str) -> list[list[Stretch
         if after.ordinal < upto[str(partition)][0]
     ]
     return await group(log, stretches, options.tasks) if stretches else []
+
+
+def start_of(options: Options, partition: Partition) -> Position | str:
+    """Where a partition is read from: ``first``, ``tail``, or after a position."""
+    if options.after is not None:
+        return Position(*options.after.get(str(partition), START))
+    if isinstance(options.start, str):
+        return options.start
+    place = options.start.get(str(partition))
+    return "first" if place is None else Position(*place)
 
 
 async def group(log: Log, stretches: Sequence[Stretch], most: int) -> list[list[Stretch]]:
