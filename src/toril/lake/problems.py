@@ -10,8 +10,8 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import PySparkException
 
 from toril.connection.errors import AuthenticationFailed, ConnectionFailed, OutcomeUnknown
-from toril.errors import TorilError
 from toril.lake.errors import LakeError, OtherWriter
+from toril.lake.source.told import told
 
 SPARKS = (PySparkException, Py4JError)
 """What Spark raises: through Py4J what no class of its own was made for."""
@@ -26,10 +26,9 @@ _PASSING = (
     "DELTA_CONCURRENT_",
     "DELTA_METADATA_CHANGED",
     "DELTA_PROTOCOL_CHANGED",
-    "toril.connection.errors.Unavailable",
-    "toril.connection.errors.Unreachable",
-    "toril.connection.errors.ConnectionFailed",
-    "toril.connection.errors.OutcomeUnknown",
+    "toril.connection.errors.Unavailable: ",
+    "toril.connection.errors.Unreachable: ",
+    "toril.connection.errors.OutcomeUnknown: ",
 )
 """What a later attempt may not meet again, by the names in what Spark says."""
 
@@ -67,10 +66,8 @@ def explain(problem: Exception, place: str) -> LakeError | None:
 
 def passing(problem: BaseException) -> bool:
     """Whether a later attempt may succeed: a failover, another writer, a server that is away."""
-    if isinstance(problem, AuthenticationFailed):
-        return False
     if isinstance(problem, (ConnectionFailed, OutcomeUnknown, OtherWriter)):
-        return True
+        return not isinstance(problem, AuthenticationFailed)
     if spark_is_gone(problem):
         return False
     return isinstance(problem, SPARKS) and any(words in str(problem) for words in _PASSING)
@@ -85,13 +82,11 @@ def spark_is_gone(problem: BaseException) -> bool:
 
 def one_line(problem: BaseException) -> str:
     """A problem as a person reads it: ours as it is; of Spark's, the line that says what is wrong."""
-    if isinstance(problem, TorilError):
-        return str(problem)
+    if (ours := told(problem)) is not None:
+        return str(ours)
     if spark_is_gone(problem):
         return "Spark has ended"
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    # The error of a Python function on a worker is the last line of a traceback in the middle.
-    ours = [line for line in lines if re.match(r"toril(\.\w+)+: ", line)]
     conditions = [line for line in lines if re.search(r"\[[A-Z0-9_.]{4,}\]", line)]
-    said = (ours[-1:] or conditions[:1] or lines[:1] or [type(problem).__name__])[0]
+    said = (conditions[:1] or lines[:1] or [type(problem).__name__])[0]
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"

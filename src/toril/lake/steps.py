@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import ClassVar
 
 from pyspark.sql import DataFrame
 
+from toril.lake.errors import LakeError
 from toril.lake.lake import Lake, Record
 from toril.lake.tables import Table
 
@@ -20,9 +22,22 @@ class Step(ABC):
     table: ClassVar[Table]
     source: ClassVar[Table]
 
+    @property
+    def reads(self) -> Table | None:
+        """The table that it reads; None for the log."""
+        return self.source
+
+    @cached_property
+    def stopped(self) -> dict[str, LakeError]:
+        """Parts of the source that it has left alone, and why; it goes on with the others."""
+        return {}
+
     def prepare(self, lake: Lake) -> None:
         """Make what it writes, where it is not there."""
         lake.ensure(self.table)
+
+    def close(self, lake: Lake) -> None:  # noqa: B027 - most hold nothing
+        """Give back what it holds."""
 
     def once(self, lake: Lake, run: str = "") -> Record | None:
         """One batch; None where the table has all that its source has."""

@@ -1,0 +1,227 @@
+"""The archive: every event of the log into the table ``events``, once; what is there may leave the log.
+
+The archive is a named reader of the log. Its floor, up to which the log may be trimmed, is moved from what
+the table ``events`` has recorded, and from nothing else: before each batch, after it, and at the end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+
+from pyspark.sql import DataFrame
+
+from toril.connection.open import URL_VARIABLE
+from toril.errors import InvalidValue
+from toril.lake.errors import LakeError, SourceDiverged
+from toril.lake.lake import Lake, Record
+from toril.lake.source import Door, Marks, between, read_log
+from toril.lake.source.told import told
+from toril.lake.steps import Step
+from toril.lake.tables import EVENTS, Table
+from toril.log import Log, LogDiverged, Position
+from toril.log.entry import START
+from toril.log.errors import WrongPosition
+from toril.log.layout import check_reader
+from toril.log.store import PartitionStore
+
+GROUP = "lake/archive"
+"""The name under which the log knows the archive: ``Retention.archived_by(GROUP)``."""
+
+MOST = 250_000
+"""Events that one batch has at most."""
+
+TRIES = 3
+"""How often a batch is begun that the log loses while it is read."""
+
+
+class Floors:
+    """The archive's floors in a log: where they stand, and moving them up."""
+
+    def __init__(self, log: Log, group: str) -> None:
+        self._log = log
+        self._group = group
+
+    async def standing(self) -> Marks:
+        """Where they stand. A partition that is new to the archive gets one, at its first entry."""
+        partitions = (await self._log.layout(anew=True)).partitions()
+        states = await self._log.each(lambda store: store.register(self._group), partitions)
+        return {
+            str(one): (state.position.ordinal, state.position.id)
+            for one, state in zip(partitions, states, strict=True)
+        }
+
+    async def move(self, positions: Mapping[str, tuple[int, str]]) -> None:
+        """Move them up to what the table has; each is checked to be an entry of the log."""
+
+        async def move(store: PartitionStore) -> None:
+            wanted = Position(*positions[str(store.partition)])
+            # Whoever reads the table may move them, so there is nobody to fence off.
+            state = await store.register(self._group)
+            if wanted.ordinal > state.position.ordinal:
+                # Another process may have moved it further; and what the log has lost is found by `lost`.
+                with suppress(WrongPosition):
+                    await store.advance(self._group, state.fence, wanted)
+
+        there = (await self._log.layout()).partitions()
+        await self._log.each(move, [one for one in there if str(one) in positions])
+
+    async def lost(self, positions: Mapping[str, tuple[int, str]]) -> dict[str, LakeError]:
+        """The partitions that do not go on where the table is, and why."""
+        found: dict[str, LakeError] = {}
+
+        async def check(store: PartitionStore) -> None:
+            at = Position(*positions[str(store.partition)])
+            try:
+                await store.check(at)
+            except LogDiverged as problem:
+                found[str(store.partition)] = SourceDiverged(
+                    f"partition {store.partition}: the table events has it up to {at}, and the log goes on "
+                    f"without that entry; a failover has lost it ({problem}). The partition is left alone"
+                )
+                return
+            trimmed = (await store.look()).trimmed
+            if at.ordinal < trimmed:
+                found[str(store.partition)] = LakeError(
+                    f"partition {store.partition}: entries {at.ordinal + 1:,} to {trimmed:,} were trimmed "
+                    "before they were in the table events. The partition is left alone"
+                )
+
+        there = (await self._log.layout()).partitions()
+        await self._log.each(check, [one for one in there if str(one) in positions])
+        return found
+
+
+class EventsStep(Step):
+    """Feeds ``events`` from the log.
+
+    ``url`` and ``log`` say which log, ``group`` the archive's name there, ``most`` how many events a batch
+    has at most. With ``until`` (positions, see :func:`toril.lake.source.tails`) it goes no further.
+    """
+
+    table = EVENTS
+
+    def __init__(
+        self,
+        url: str | None = None,
+        log: str = "log",
+        *,
+        group: str = GROUP,
+        most: int = MOST,
+        until: Mapping[str, tuple[int, str]] | None = None,
+    ) -> None:
+        if most < 1:
+            raise InvalidValue("most", most, "at least 1 event")
+        # Workers on other machines do not have the variable.
+        self.url = url or os.environ.get(URL_VARIABLE) or None
+        self.log = log
+        self.group = check_reader(group)
+        self.most = most
+        self.until = until
+        self._door: Door | None = None
+        self._seen: Marks | None = None
+        """How far the table was when it was last looked at. It only saves a look."""
+
+    @property
+    def reads(self) -> Table | None:
+        """No table: it reads the log."""
+        return None
+
+    def prepare(self, lake: Lake) -> None:
+        """Make the table, be known to the log, and let it go what the table has."""
+        if self._door is None:
+            door = Door(self.url, self.log)
+            self._door = door.__enter__()
+        super().prepare(lake)
+        self._begin(lake)
+
+    def close(self, lake: Lake) -> None:
+        """Let the log go what the table has, and leave it."""
+        door, self._door = self._door, None
+        if door is None:
+            return
+        try:
+            door.do(self._floors(door).move(self._sound(lake.last(EVENTS).positions)))
+        finally:
+            door.close()
+
+    def once(self, lake: Lake, run: str = "") -> Record | None:
+        """One batch of the log; None where the table has all there is, or all up to ``until``."""
+        door = self._opened()
+        for _ in range(TRIES):
+            tails = self._sound(self.until if self.until is not None else door.tails())
+            if self._seen is not None and between(self._seen, tails) == 0:
+                return None
+            have, after = self._begin(lake)
+            tails, after = self._sound(tails), self._sound(after)
+            try:
+                upto = door.next_batch(after, self.most, tails)
+                if between(after, upto) == 0:
+                    return None
+                record = Record(batch=have.batch + 1, positions={**have.positions, **upto}, run=run)
+                self.write(lake, read_log(lake.spark, self.url, self.log, after, upto), record)
+            except Exception as problem:
+                # What was to be read is lost, which the table does not have: the log is looked at again.
+                if not isinstance(told(problem), SourceDiverged):
+                    raise
+                if self.until is not None:
+                    self.until = door.tails()
+                continue
+            wrote = lake.last(EVENTS)  # which another process may have written
+            self._follow(door, wrote)
+            return wrote
+        raise SourceDiverged(f"log {self.log!r} has lost entries {TRIES} times while it was read")
+
+    def write(self, lake: Lake, rows: DataFrame, record: Record) -> None:
+        """Append them."""
+        lake.append(rows, EVENTS, record)
+
+    def behind(self, record: Record) -> int:
+        """Events of the log that a table with this record does not have."""
+        return between(record.positions, self._opened().tails())
+
+    def _opened(self) -> Door:
+        if self._door is None:
+            raise InvalidValue("step", self.table.name, "it must be prepared first")
+        return self._door
+
+    def _floors(self, door: Door) -> Floors:
+        return Floors(door.log, self.group)
+
+    def _sound(self, positions: Mapping[str, tuple[int, str]]) -> Marks:
+        """Those of partitions that are not left alone."""
+        return {name: place for name, place in positions.items() if name not in self.stopped}
+
+    def _begin(self, lake: Lake) -> tuple[Record, Marks]:
+        """What the table has recorded, and from where the log is read on."""
+        door = self._opened()
+        floors = self._floors(door)
+        # In this order: what another process archives in between moves the table past its floors, not before.
+        standing = door.do(floors.standing())
+        have = lake.last(EVENTS)
+        after: Marks = dict(have.positions)
+        for name, (ordinal, entry_id) in standing.items():
+            if name not in after and entry_id == START.id:
+                if ordinal:  # the log had been trimmed before there was an archive
+                    after[name] = (ordinal, entry_id)
+            elif ordinal > after.get(name, START)[0]:
+                has = after.get(name, START)[0]
+                raise LakeError(
+                    f"partition {name} of log {self.log!r} was archived as {self.group!r} up to entry "
+                    f"{ordinal:,}, and {lake.place(EVENTS)} has it up to {has:,}: it was another lake. "
+                    "Name that one, or another group"
+                )
+        lost = door.do(floors.lost(self._sound(after)))
+        if 1 < len(after) == len(lost) and all(isinstance(one, SourceDiverged) for one in lost.values()):
+            raise SourceDiverged(
+                f"log {self.log!r} has nothing of what {lake.place(EVENTS)} was archived from: "
+                "it is another log"
+            )
+        self.stopped.update(lost)
+        self._follow(door, have)
+        return have, after
+
+    def _follow(self, door: Door, record: Record) -> None:
+        door.do(self._floors(door).move(self._sound(record.positions)))
+        self._seen = dict(record.positions)
