@@ -203,7 +203,7 @@ ROLLUPS = Table(
     comment="What the spans of a tenant and model come to by minute, hour and day. Rows merge exactly.",
     columns=(
         Column("tenant", "string", "Whose spans they are.", True),
-        Column("model", "string", "The model that answered, else that was asked; empty: none is named.", True),
+        Column("model", "string", "The model that answered, else that was asked; may be empty.", True),
         Column("grain", "string", "How long it is: minute, hour or day.", True),
         Column(
             "period", "string", "What is written together: the hour of a minute, the day, the month.", True

@@ -1,0 +1,287 @@
+"""Events read as spans, an Arrow batch at a time: each is a span in columns, or has a reason why it is none.
+
+A reason names the field and the rule. It says nothing of what a tenant has sent: it may end in a log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from toril.errors import InvalidValue
+from toril.events import Upcasters
+from toril.events.errors import SchemaTooNew, SchemaUnknown
+from toril.events.event import restore_event
+from toril.pipelines.spans.recording import SPAN_RECORDED, span_of
+from toril.pipelines.spans.span import Ai, Span, check_span
+from toril.pipelines.spans.summary import SPAN_AGGREGATE
+
+_TEXTS = pa.map_(pa.string(), pa.string())
+
+PASSED_ON = (
+    *("log_epoch", "log_partition", "ordinal", "entry_id", "tenant", "aggregate_type", "aggregate_id"),
+    *("version", "recorded_at", "event_id", "event_type", "schema_version", "occurred_at"),
+)
+"""What stays as the log has it."""
+
+MADE = pa.schema(
+    [
+        ("span_id", pa.string()),
+        ("parent_span_id", pa.string()),
+        ("name", pa.string()),
+        ("kind", pa.int32()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("duration", pa.int64()),
+        ("status", pa.int32()),
+        ("status_message", pa.string()),
+        ("attributes", _TEXTS),
+        ("resource", _TEXTS),
+        ("scope_name", pa.string()),
+        ("scope_version", pa.string()),
+        ("events", pa.string()),
+        ("links", pa.string()),
+        ("ai_kind", pa.string()),
+        ("operation", pa.string()),
+        ("provider", pa.string()),
+        ("request_model", pa.string()),
+        ("response_model", pa.string()),
+        ("input_tokens", pa.int64()),
+        ("output_tokens", pa.int64()),
+        ("cache_read_tokens", pa.int64()),
+        ("cache_write_tokens", pa.int64()),
+        ("reasoning_tokens", pa.int64()),
+        ("tokens_estimated", pa.bool_()),
+        ("first_token", pa.int64()),
+        ("last_token", pa.int64()),
+        ("input", pa.string()),
+        ("output", pa.string()),
+        ("tool", pa.string()),
+        ("agent", pa.string()),
+        ("conversation", pa.string()),
+        ("user", pa.string()),
+        ("customer", pa.string()),
+        ("labels", pa.list_(pa.string())),
+        ("cost", pa.int64()),
+        ("cost_from", pa.string()),
+        ("rules", pa.list_(pa.string())),
+    ]
+)
+"""What is made of an event's data, in the order of :func:`columns_of`. All of it is null where it is none."""
+
+WHOLE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
+"""Of the AI columns, those that JSON may have larger than a bigint; and these:"""
+WHOLE_TOO = ("first_token", "last_token", "cost")
+
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+_NOTHING: tuple[Any, ...] = (None,) * len(MADE)
+_NO_AI = Ai()
+_PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_MISSING = re.compile(r"^Object missing required field `(\w+)`")
+
+_canonical = msgspec.json.Encoder(order="deterministic")
+
+
+class Unreadable(Exception):
+    """An event is no span. Its text is the reason."""
+
+
+class Read(NamedTuple):
+    """What became of an event: either is None."""
+
+    span: Span | None
+    reason: str | None
+
+
+class _Recorded(msgspec.Struct):
+    """The body of an event that has recorded a span, in today's form."""
+
+    id: str
+    type: str
+    data: Span
+    occurred_at: int
+    schema_version: int = 1
+
+
+class Reader:
+    """Reads events by the same upcasters as a live pipeline does. Make it where it is used: in the worker."""
+
+    def __init__(self, upcasters: Upcasters | None = None) -> None:
+        self._upcasters = upcasters or Upcasters()
+        self._newest = self._upcasters.newest(SPAN_RECORDED)
+        self._decoder = msgspec.json.Decoder(_Recorded)
+
+    def batch(self, events: pa.RecordBatch) -> pa.RecordBatch:
+        """A row for each event, in the same order: see :func:`schema`."""
+        reasons: list[str | None] = []
+        rows: list[tuple[Any, ...]] = []
+        names = ("body", "tenant", "aggregate_type", "aggregate_id", "version", "recorded_at")
+        given = (events.column(name).to_pylist() for name in (*names, "event_id", "schema_version"))
+        for body, *whose, event_id, form in zip(*given, strict=True):
+            try:
+                if event_id is not None and form == self._newest:
+                    span = self._decoder.decode(body).data
+                else:
+                    span = self._upcasted(body, *whose)
+                rows.append(columns_of(checked(span, *whose[1:3])))
+                reasons.append(None)
+            except Exception as problem:  # noqa: BLE001 - whatever it is, it goes to quarantine
+                rows.append(_NOTHING)
+                reasons.append(reason_of(problem))
+        arrays = _arrays(rows, reasons)
+        refused = pa.array(reasons, pa.string())
+        passed = [events.column(name) for name in PASSED_ON]
+        body = events.column("body")
+        kept = pc.if_else(pc.is_valid(refused), body, pa.scalar(None, body.type))
+        return pa.RecordBatch.from_arrays([*passed, kept, *arrays, refused], names=NAMES)
+
+    def _upcasted(
+        self, body: bytes, tenant: str, aggregate_type: str, aggregate_id: str, version: int, recorded_at: int
+    ) -> Span:
+        said = msgspec.json.decode(body)
+        for field in ("id", "type", "occurred_at", "data"):
+            if not isinstance(said, dict) or field not in said:
+                raise Unreadable(f"{field}: it is missing")
+        event = restore_event(
+            body, f"{tenant}:{aggregate_type}:{aggregate_id}", version=version, recorded_at=recorded_at
+        )
+        if event.type != SPAN_RECORDED:
+            raise Unreadable(f"type: it is not {SPAN_RECORDED}")
+        try:
+            return span_of(self._upcasters.apply(event).data)
+        except msgspec.ValidationError as problem:
+            raise Unreadable(_broken_rule(str(problem), "data")) from None
+
+
+NAMES = (*PASSED_ON, "body", *MADE.names, "reason")
+
+
+def read_batches(batches: Iterator[pa.RecordBatch], upcasters: Upcasters | None) -> Iterator[pa.RecordBatch]:
+    """What a Spark task does."""
+    reader = Reader(upcasters)
+    return map(reader.batch, batches)
+
+
+def checked(span: Span, aggregate_type: str, aggregate_id: str) -> Span:
+    """A span that a row can hold, and that is where it says it is."""
+    check_span(span)
+    if aggregate_type != SPAN_AGGREGATE:
+        raise Unreadable(f"aggregate_type: spans are events of {SPAN_AGGREGATE!r}")
+    if span.trace_id != aggregate_id:
+        raise Unreadable("data.trace_id: it must be the id of the aggregate")
+    if span.ai is not None:
+        for name in (*WHOLE, *WHOLE_TOO):
+            value = getattr(span.ai, name)
+            if value is not None and not _SMALLEST <= value <= _LARGEST:
+                raise Unreadable(f"data.ai.{name}: a whole number from -2**63 to 2**63 - 1")
+    return span
+
+
+def columns_of(span: Span) -> tuple[Any, ...]:
+    """A span as :data:`MADE` has it."""
+    ai = span.ai or _NO_AI
+    return (
+        span.span_id,
+        span.parent_span_id,
+        span.name,
+        span.kind,
+        span.start,
+        span.end,
+        span.duration,
+        span.status,
+        span.status_message,
+        _texts(span.attributes),
+        _texts(span.resource.attributes),
+        span.scope.name,
+        span.scope.version,
+        as_json(span.events),
+        as_json(span.links),
+        ai.kind,
+        ai.operation,
+        ai.provider,
+        ai.request_model,
+        ai.response_model,
+        ai.input_tokens,
+        ai.output_tokens,
+        ai.cache_read_tokens,
+        ai.cache_write_tokens,
+        ai.reasoning_tokens,
+        ai.tokens_estimated,
+        ai.first_token,
+        ai.last_token,
+        None if ai.input is None else as_json(ai.input),
+        None if ai.output is None else as_json(ai.output),
+        ai.tool,
+        ai.agent,
+        ai.conversation,
+        ai.user,
+        ai.customer,
+        ai.labels,
+        ai.cost,
+        ai.cost_from,
+        span.rules,
+    )
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON, always in the same words: text is quoted, so that "1" and 1 differ."""
+    return _canonical.encode(value).decode()
+
+
+def reason_of(problem: Exception) -> str:
+    """Why an event is no span: the field and the rule, without what it holds."""
+    match problem:
+        case Unreadable():
+            return str(problem)
+        case InvalidValue():
+            return f"data.{problem.field}: {problem.rule}"
+        case SchemaTooNew():
+            return "schema_version: it is newer than this program knows"
+        case SchemaUnknown() if problem.__cause__ is not None:
+            return f"data: its upcaster failed with {type(problem.__cause__).__name__}"
+        case SchemaUnknown():
+            return "schema_version: it is older than this program knows"
+        case msgspec.ValidationError():
+            return _broken_rule(str(problem))
+        case msgspec.DecodeError():
+            return "body: it must be JSON in UTF-8"
+        case _:
+            return f"data: it cannot be read ({type(problem).__name__})"
+
+
+def _broken_rule(said: str, within: str = "") -> str:
+    """A message of msgspec's without values: where one is none of a list, it would show it."""
+    place, rule = _PLACE.search(said), _PLACE.sub("", said)
+    field = ".".join(filter(None, (within, place and place[1])))
+    if missing := _MISSING.match(rule):
+        field, rule = ".".join(filter(None, (field, missing[1]))), "it is missing"
+    elif not rule.startswith("Expected "):
+        rule = "it is none of the values that are known"
+    return f"{field or 'body'}: {rule}"
+
+
+def _texts(values: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, as_json(value)) for name, value in values.items()]
+
+
+def _arrays(rows: list[tuple[Any, ...]], reasons: list[str | None]) -> list[pa.Array]:
+    """Columns of rows. A row that Arrow cannot hold (half a character, say) gets its reason instead."""
+    try:
+        return _columns(rows)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        for place, row in enumerate(rows):
+            try:
+                _columns([row])
+            except (pa.ArrowException, ValueError, TypeError, OverflowError) as problem:
+                rows[place], reasons[place] = _NOTHING, reason_of(problem)
+        return _columns(rows)
+
+
+def _columns(rows: list[tuple[Any, ...]]) -> list[pa.Array]:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(MADE)
+    return [pa.array(values, field.type) for values, field in zip(columns, MADE, strict=True)]

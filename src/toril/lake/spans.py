@@ -1,0 +1,112 @@
+"""Spans: every event that has recorded one, in typed columns; and what cannot be read, in quarantine.
+
+Two tables from one source. ``quarantine`` is written first, and says which batches of ``events`` it is made
+of; ``spans`` is then made of exactly these. So where a process was killed between the two, the next one sees
+that quarantine is ahead, and finishes that batch before it begins another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import current_timestamp, expr, lit
+
+from toril.events import Upcasters
+from toril.lake.errors import OtherWriter
+from toril.lake.lake import Lake, Record
+from toril.lake.reading import NAMES, read_batches
+from toril.lake.steps import BATCHES_AT_ONCE, Step
+from toril.lake.tables import EVENTS, LOG_COLUMNS, QUARANTINE, SPANS
+from toril.pipelines.spans.recording import SPAN_RECORDED
+
+
+class SpansStep(Step):
+    """Feeds ``spans`` and ``quarantine`` from ``events``."""
+
+    table = SPANS
+    source = EVENTS
+
+    def __init__(self, upcasters: Upcasters | None = None) -> None:
+        self.upcasters = upcasters
+
+    def prepare(self, lake: Lake) -> None:
+        lake.ensure(QUARANTINE)
+        lake.ensure(SPANS)
+
+    def once(self, lake: Lake, run: str = "") -> Record | None:
+        have, refused = lake.last(SPANS), lake.last(QUARANTINE)
+        if refused.source > have.source:
+            return self._finish(lake, have, refused, run)
+        there = lake.last(EVENTS)
+        upto = min(there.batch, have.source + BATCHES_AT_ONCE)
+        if upto <= have.source:
+            return None
+        if upto < there.batch:
+            there = lake.last(EVENTS, upto)
+        positions = there.positions if there.batch == upto else have.positions
+        record = Record(batch=have.batch + 1, source=upto, positions=positions, run=run)
+        first = Record(batch=refused.batch + 1, source=upto, positions=positions, run=run)
+        read = self.read(lake, have.source, upto).persist()
+        try:
+            lake.append(_refused(read), QUARANTINE, first)
+            # Of another writer's batch the range may be another one, and it is that one's that counts.
+            if lake.last(QUARANTINE, first.batch).source != upto:
+                raise OtherWriter("another process writes spans and quarantine of this lake as well")
+            self.write(lake, read, record)
+        finally:
+            read.unpersist()
+        return record
+
+    def _finish(self, lake: Lake, have: Record, refused: Record, run: str) -> Record:
+        """The spans of a batch whose other half is in quarantine already."""
+        record = Record(
+            batch=have.batch + 1, source=refused.source, positions=refused.positions, run=run or refused.run
+        )
+        self.write(lake, self.read(lake, have.source, refused.source), record)
+        return record
+
+    def read(self, lake: Lake, after: int, upto: int) -> DataFrame:
+        """Batches of events, read: see :func:`read_spans`."""
+        return read_spans(lake.batches(EVENTS, after, upto), self.upcasters)
+
+    def write(self, lake: Lake, rows: DataFrame, record: Record) -> None:
+        lake.append(spans_in(rows), SPANS, record)
+
+
+def read_spans(events: DataFrame, upcasters: Upcasters | None = None) -> DataFrame:
+    """Events that recorded a span, or whose type cannot be read: as columns of spans, or with a ``reason``.
+
+    Events of other types are left out. Each event that is not gives one row; it is looked at once.
+    """
+    wanted = events.where(f"event_type IS NULL OR event_type = '{SPAN_RECORDED}'")
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return read_batches(batches, upcasters)
+
+    chosen = wanted.select(*(column.name for column in LOG_COLUMNS))
+    return chosen.mapInArrow(work, _SCHEMA)
+
+
+def spans_in(read: DataFrame) -> DataFrame:
+    """Of what was read, the spans."""
+    spans = read.where("reason IS NULL").withColumnRenamed("aggregate_id", "trace_id")
+    return spans.withColumn("start_time", expr("timestamp_micros(start DIV 1000)"))
+
+
+def spans_of(events: DataFrame, upcasters: Upcasters | None = None) -> DataFrame:
+    """All spans of events, in one piece: the columns of ``spans`` without ``batch``."""
+    names = [column.name for column in SPANS.columns if not column.generated and column.name != "batch"]
+    return spans_in(read_spans(events, upcasters)).select(*names)
+
+
+def _refused(read: DataFrame) -> DataFrame:
+    rows = read.where("reason IS NOT NULL")
+    rows = rows.withColumn("attempts", lit(1)).withColumn("tried_at", current_timestamp())
+    return rows.withColumn("requeued_at", lit(None).cast("timestamp"))
+
+
+_TYPES = {column.name: column.type for column in (*SPANS.columns, *QUARANTINE.columns)}
+_SCHEMA = ", ".join(f"`{name}` {_TYPES[name]}" for name in NAMES)
+"""What :func:`toril.lake.reading.read_batches` makes."""
