@@ -466,7 +466,7 @@ class LogKeys(KeySet):
 
     @property
     def generations(self) -> Key:
-        """Hash: which generation of a projection its readers see."""
+        """Hash: which generation of a projection its readers see, and what is known of each generation."""
         return self["generations"]
 
     def members(self, processor: str) -> Key:
@@ -551,6 +551,10 @@ class PartitionKeys(KeySet):
     def erasing(self) -> Key:
         """Set of the bodies kept outside the stream whose entries are being erased, by ordinal."""
         return self["erasing"]
+
+    def erased_since(self, reader: str) -> Key:
+        """Set of the tenants that were erased since a processor that is being loaded got its place."""
+        return self[f"e:{reader}"]
 
     @property
     def rewrite(self) -> Key:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from toril.aggregate import check_tenant
 from toril.log.entry import Partition
+from toril.log.layout import LOADING
 from toril.log.store import PartitionStore
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ async def _erase_aggregates(store: PartitionStore, tenant: str) -> int:
     # Of those that are cold, readers may still have parked events.
     for reader in (await store.look()).readers:
         while True:
-            cursor, found = await store.scan_parked(reader, cursor, STEP)
+            cursor, found = await store.scan_parked(reader.removesuffix(LOADING), cursor, STEP)
             mine = [key for key in found if key.startswith(prefix)]
             if mine:
                 erased += await store.forget(tenant, mine)

@@ -17,6 +17,9 @@ from toril.log.errors import LogError, UnknownForm
 
 MOST_PARTITIONS = 4096
 
+LOADING = ":load"
+"""The end of the name of a reader that keeps the place of one that is being loaded from a copy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retention:

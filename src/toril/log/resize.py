@@ -23,7 +23,7 @@ import msgspec
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.log.entry import Partition
-from toril.log.layout import Epoch, Layout, check_partitions
+from toril.log.layout import LOADING, Epoch, Layout, check_partitions
 from toril.log.records import rehomed
 from toril.log.store import PartitionStore
 
@@ -141,6 +141,8 @@ async def drop_epoch(log: Log) -> Epoch | None:
         behind = any(standing.backlog(name) > 0 for name in standing.readers)
         if not standing.sealed or behind or standing.length > 0:
             return None
+        if any(name.endswith(LOADING) for name in standing.readers):
+            return None  # it notes which tenants were erased since somebody's copy was made
         store = log.store(standing.partition)
         if any([await store.parked(name) for name in standing.readers]):
             return None  # somebody has yet to hand them on

@@ -326,10 +326,15 @@ class PartitionStore:
 
     # ------------------------------------------------------------------ going cold
 
-    async def quiet(self, most: int, journey: str) -> list[tuple[str, list[bytes]]]:
-        """Quiet aggregates, with their fields and values; whoever asks is about to store them elsewhere."""
+    async def quiet(
+        self, most: int, journey: str, chosen: Sequence[str] = ()
+    ) -> list[tuple[str, list[bytes]]]:
+        """Quiet aggregates, with their fields and values; whoever asks is about to store them elsewhere.
+
+        With ``chosen``, those, however quiet they are.
+        """
         found = await self._run(
-            self._scripts.quiet, self.limits.quiet_ms, most, PAGE_BYTES, journey, repeatable=True
+            self._scripts.quiet, self.limits.quiet_ms, most, PAGE_BYTES, journey, *chosen, repeatable=True
         )
         return [(key.decode(), fields) for key, fields in found]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -69,10 +70,15 @@ async def cool(log: Log, at_once: int = 200) -> int:
     return sum(await log.each(one, (await log.layout(anew=True)).current.all()))
 
 
-async def _freeze(store: PartitionStore, cold: ColdStore, most: int) -> int:
+async def send_back(store: PartitionStore, cold: ColdStore, chosen: Sequence[str]) -> int:
+    """Let aggregates leave Redis that came back for a moment; says how many did."""
+    return await _freeze(store, cold, len(chosen), chosen) if chosen else 0
+
+
+async def _freeze(store: PartitionStore, cold: ColdStore, most: int, chosen: Sequence[str] = ()) -> int:
     """The cold store has them before they leave, and they leave only as they were stored."""
     journey = secrets.token_urlsafe(9)
-    quiet = await store.quiet(most, journey)
+    quiet = await store.quiet(most, journey, chosen)
     found = [Frozen.of(key, store.partition.epoch, fields) for key, fields in quiet]
     if not found:
         return 0

@@ -6,7 +6,7 @@ process. Both keep the same promises, except for what a process that dies takes 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -14,10 +14,18 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from toril.aggregate import Aggregate
-from toril.log.entry import Entry, Partition, Position
+from toril.events.errors import Category, EventSourcingError
+from toril.log.entry import Entry, Partition, Position, Positions
 
 DUE_NEVER = float("inf")
 """When an event is due that waits for a person's decision."""
+
+
+class GenerationError(EventSourcingError):
+    """A generation of a projection cannot be brought to the stage that was asked for; nothing was changed."""
+
+    category = Category.CRITICAL
+    retryable = False
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,8 +155,126 @@ class Handed:
 Change = Begin | Done | Park | More | Resume | Later | Handed
 
 
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a generation of a projection."""
+
+    stage: Literal["reserved", "loaded", "retiring", "retired"] = "loaded"
+    """Its place in the log is kept and states come; all have come; it is going; it is gone."""
+    version: int = 0
+    """The version of the projection that it was made by; 0: nobody said."""
+    cut: dict[str, tuple[int, str]] = {}
+    """By partition, up to where in the log it was made: ordinal and id."""
+    reserved_at: int = 0
+    loaded_at: int = 0
+    """Milliseconds since 1970."""
+
+    @property
+    def positions(self) -> Positions:
+        """The cut."""
+        return {Partition.parse(name): Position(*at) for name, at in self.cut.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The state of one aggregate, made elsewhere: of its events up to the cut."""
+
+    aggregate: Aggregate
+    version: int
+    """Up to which version it is made, events that the projection does not want included."""
+    state: bytes
+    """As the projection encodes it; empty where there is none yet."""
+    event_id: str = ""
+    """The last event that is in it, where that is known."""
+    waiting: Sequence[tuple[int, int, bytes]] = ()
+    """The events from there up to the cut, where one could not be applied: version, when it was recorded
+    (ns), body. They are tried before any other, and wait for a person where they fail again."""
+
+    def entries(self, partition: Partition) -> list[Entry]:
+        """Those that wait, as the log has them."""
+        key = self.aggregate.key
+        return [
+            Entry(partition, f"{recorded_at // 1_000_000}-0", 0, version, key, body)
+            for version, recorded_at, body in self.waiting
+        ]
+
+
+Arrived = Literal["placed", "there", "gone"]
+"""Of a state made elsewhere: it has come; it had come before; its aggregate is no more."""
+
+
+class GenerationStore(Protocol):
+    """Where the generations of projections are: what is known of them, and their states.
+
+    ``projection`` is its full name without a number, ``processor`` a generation's full name.
+    """
+
+    async def current(self, projection: str) -> int:
+        """Which generation readers see."""
+        ...
+
+    async def seen(self, processors: Sequence[str]) -> tuple[str, ...]:
+        """For the names of projections, those of the generations that readers see; others as they are."""
+        ...
+
+    async def all(self) -> tuple[dict[str, int], dict[tuple[str, int], Generation]]:
+        """Which generations readers see, where it is not the first, and what is known of each."""
+        ...
+
+    async def may_begin(self, processor: str, start: str) -> bool:
+        """Whether workers may run a processor: not while it is being loaded, nor once it is retired."""
+        ...
+
+    async def begin(self, projection: str, number: int, made: Generation) -> Generation:
+        """Make a generation known; where it is known already, what is known."""
+        ...
+
+    async def note(self, projection: str, number: int, made: Generation | None) -> None:
+        """What is known from now on; None: nothing."""
+        ...
+
+    async def see(self, projection: str, number: int) -> str:
+        """Let readers see it, in one write; where its stage forbids that, the stage."""
+        ...
+
+    async def dismiss(self, projection: str, number: int, made: Generation) -> str:
+        """Begin to retire it; ``current`` where readers see it, and nothing is done."""
+        ...
+
+    async def tails(self) -> Positions:
+        """A cut: up to where the log is now."""
+        ...
+
+    async def reserve(self, processor: str, cut: Positions) -> None:
+        """Keep a place in the log, so that nothing after the cut is trimmed; all of it or nothing."""
+        ...
+
+    async def place(self, processor: str, batch: Sequence[Rebuilt]) -> list[Arrived]:
+        """Bring states to a processor that has not begun. What it has already stays."""
+        ...
+
+    async def enlist(self, processor: str) -> None:
+        """Let workers begin from the cut."""
+        ...
+
+    async def release(self, processor: str) -> None:
+        """Give up the place that was kept."""
+        ...
+
+    async def clear(self, processor: str, progress: Callable[[int], None] | None = None) -> int:
+        """Remove a retired processor's position, checkpoints, states and parked events, in small steps.
+
+        Says how many aggregates had some; ``progress`` is told so as it goes.
+        """
+        ...
+
+
 class Backend(Protocol):
     """See the module's text. ``processor`` is always the full name, ``pipeline/processor``."""
+
+    @property
+    def generations(self) -> GenerationStore:
+        """The generations of projections."""
+        ...
 
     async def partitions(self) -> list[Partition]:
         """All partitions, oldest epoch first."""
@@ -226,14 +352,6 @@ class Backend(Protocol):
 
     async def retire(self, processor: str) -> bool:
         """Forget where a processor is, so that it holds up nothing; whether it was known."""
-        ...
-
-    async def generation(self, projection: str) -> int:
-        """Which generation of a projection readers see."""
-        ...
-
-    async def promote(self, projection: str, generation: int) -> None:
-        """Let readers see another generation."""
         ...
 
     async def positions(self, partition: Partition, processors: Sequence[str]) -> list[Position | None]:

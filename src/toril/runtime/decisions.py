@@ -6,7 +6,8 @@ so it is in the same partition, processors meet it in order, and whoever replays
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -14,6 +15,7 @@ from toril.aggregate import Aggregate
 from toril.events.event import NewEvent
 from toril.events.stream import EventStream
 from toril.log.entry import Entry
+from toril.runtime.names import concerns
 
 DECISIONS = "toril.decisions"
 """The type of the aggregates that decisions belong to."""
@@ -59,11 +61,43 @@ def decisions_in(stream: EventStream) -> list[Decision]:
 
 def decision_of(entry: Entry) -> tuple[str, Decision] | None:
     """The aggregate's key and the decision about it; None for an entry that is no decision."""
-    tenant, kind, ident = entry.key.split(":", 2)
+    return decision_in(entry.key, entry.body)
+
+
+def decision_in(key: str, body: bytes) -> tuple[str, Decision] | None:
+    """The same, of an event that is not in the log any more: its aggregate's key, and its body."""
+    tenant, kind, ident = key.split(":", 2)
     if kind != DECISIONS:
         return None
     try:
-        decision = _decoder.decode(entry.body).data
+        decision = _decoder.decode(body).data
     except msgspec.MsgspecError:
         return None
     return f"{tenant}:{decision.aggregate_type}:{ident}", decision
+
+
+class Skipped(NamedTuple):
+    """An event that a person had a processor skip."""
+
+    processor: str
+    """Its full name, ``pipeline/processor``."""
+    aggregate: str
+    """Its key, ``tenant:type:id``."""
+    version: int
+
+
+def skipped(decisions: Iterable[tuple[str, Decision]], processor: str | None = None) -> frozenset[Skipped]:
+    """What was skipped, by the decisions in a log: what :func:`decision_in` made of its events.
+
+    It needs no server and no order. ``processor``: as this one decides, that is with what was decided about
+    earlier generations of the same projection; None: everybody's, each by its own name.
+    """
+    found = set()
+    for key, decision in decisions:
+        if decision.decision != "skip":
+            continue  # what is to be tried again is in the state, or was skipped later
+        if processor is None:
+            found.add(Skipped(decision.processor, key, decision.version))
+        elif concerns(decision.processor, processor):
+            found.add(Skipped(processor, key, decision.version))
+    return frozenset(found)

@@ -75,6 +75,9 @@ class Desk:
         """All there are, oldest epoch first, but for those that are finished."""
         self.moved = asyncio.Event()
         """The partitions are others than before."""
+        self.depends_on: tuple[str, ...] = work.depends_on
+        """Processors that must be done with an event before it comes here: of projections, the generation
+        that readers see."""
         self.paused: set[str] = set()
         self.clock = 0.0
         """The server's milliseconds, less our own."""

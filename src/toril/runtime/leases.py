@@ -40,8 +40,9 @@ class Leases:
         """Have the processor known as a reader of all partitions."""
         desk = self._desk
         partitions = await desk.backend.partitions()
-        await desk.backend.register(desk.processor, desk.work.start)
-        self._registered.update(partitions)
+        if await desk.backend.generations.may_begin(desk.processor, desk.work.start):
+            await desk.backend.register(desk.processor, desk.work.start)
+            self._registered.update(partitions)
 
     async def _balance(self) -> None:
         """Renew what we have, give back what is more than our share, take what is less."""
@@ -51,6 +52,10 @@ class Leases:
             return
         desk.clock = await backend.now() - time.monotonic() * 1000
         desk.paused = await backend.paused()
+        if desk.work.depends_on:
+            desk.depends_on = await backend.generations.seen(desk.work.depends_on)
+        if not await backend.generations.may_begin(desk.processor, desk.work.start):
+            return
         partitions = await self._to_work_on()
         members = await backend.members(desk.processor, desk.worker, desk.options.lease)
         place = members.index(desk.worker) if desk.worker in members else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from toril.aggregate import Aggregate
@@ -14,22 +14,27 @@ from toril.connection.durability import Level
 from toril.events.event import AnyNewEvent
 from toril.events.stores import Appended, AppendsEach
 from toril.events.stream import EventStream
-from toril.log.entry import START, Entry, Partition, Position
+from toril.log.entry import START, Entry, Partition, Position, Positions
 from toril.log.errors import ReaderFenced, ReaderGone, WrongPosition
 from toril.runtime.backend import (
+    Arrived,
     Begin,
     Change,
     Done,
+    Generation,
+    GenerationError,
     Handed,
     Later,
     Lease,
     Loaded,
     More,
     Park,
+    Rebuilt,
     Resume,
     Stage,
     Trouble,
 )
+from toril.runtime.names import generation_name, split_generation
 from toril.stores.memory import MemoryEventStore
 
 ONLY = Partition(1, 0)
@@ -50,6 +55,109 @@ class _Reader:
         self.parked: dict[str, list[Entry]] = defaultdict(list)
 
 
+class MemoryGenerations:
+    """A :class:`~toril.runtime.backend.GenerationStore` in one process, where nothing is trimmed."""
+
+    def __init__(self, entries: list[Entry], readers: dict[str, _Reader]) -> None:
+        self._entries = entries
+        self._readers = readers
+        self._loading: dict[str, _Reader] = {}
+        self._seen: dict[str, int] = {}
+        self._known: dict[tuple[str, int], Generation] = {}
+
+    async def current(self, projection: str) -> int:
+        return self._seen.get(projection, 1)
+
+    async def seen(self, processors: Sequence[str]) -> tuple[str, ...]:
+        return tuple(generation_name(name, self._seen.get(name, 1)) for name in processors)
+
+    async def all(self) -> tuple[dict[str, int], dict[tuple[str, int], Generation]]:
+        return dict(self._seen), dict(self._known)
+
+    async def may_begin(self, processor: str, start: str) -> bool:
+        made = self._known.get(split_generation(processor))
+        return start != "loaded" if made is None else made.stage == "loaded"
+
+    async def begin(self, projection: str, number: int, made: Generation) -> Generation:
+        return self._known.setdefault((projection, number), made)
+
+    async def note(self, projection: str, number: int, made: Generation | None) -> None:
+        if made is None:
+            self._known.pop((projection, number), None)
+        else:
+            self._known[projection, number] = made
+
+    async def see(self, projection: str, number: int) -> str:
+        made = self._known.get((projection, number))
+        if made is not None and made.stage != "loaded":
+            return made.stage
+        self._seen[projection] = number
+        return ""
+
+    async def dismiss(self, projection: str, number: int, made: Generation) -> str:
+        if self._seen.get(projection, 1) == number:
+            return "current"
+        known = self._known.get((projection, number))
+        if known is None or known.stage != "retired":
+            self._known[projection, number] = made
+        return ""
+
+    async def tails(self) -> Positions:
+        return {ONLY: self._entries[-1].position if self._entries else START}
+
+    async def reserve(self, processor: str, cut: Positions) -> None:
+        at = cut.get(ONLY, START)
+        if set(cut) - {ONLY}:
+            raise GenerationError(f"the cut names partitions other than {ONLY}, which is the only one")
+        if at.ordinal > len(self._entries):
+            raise GenerationError(
+                f"the cut is in the future: {at}, and the last entry is {len(self._entries)}"
+            )
+        if processor in self._readers:
+            raise GenerationError(
+                f"{processor} is a reader of the log already: workers build it from the log"
+            )
+        self._loading.setdefault(processor, _Reader(at))
+
+    async def place(self, processor: str, batch: Sequence[Rebuilt]) -> list[Arrived]:
+        its = self._loading.get(processor)
+        if its is None:
+            raise ReaderGone("GONE this generation is not being loaded")
+        known = {entry.key for entry in self._entries}
+        return [self._place(its, one) if one.aggregate.key in known else "gone" for one in batch]
+
+    @staticmethod
+    def _place(its: _Reader, one: Rebuilt) -> Arrived:
+        key, now = one.aggregate.key, time.time_ns() // 1_000_000
+        if key in its.checkpoints:
+            return "there"
+        its.checkpoints[key] = ("p", one.version, one.event_id, now)
+        if one.state:
+            its.states[key] = one.state
+        if one.waiting:
+            version = one.version + 1
+            its.checkpoints[key] = ("n", version, "", now)
+            its.waiting[key] = 0.0
+            its.troubles[key] = Trouble(status="retry", version=version, event_id="")
+            its.parked[key] += one.entries(ONLY)
+        return "placed"
+
+    async def enlist(self, processor: str) -> None:
+        if processor not in self._readers:
+            self._readers[processor] = self._loading[processor]
+
+    async def release(self, processor: str) -> None:
+        self._loading.pop(processor, None)
+
+    async def clear(self, processor: str, progress: Callable[[int], None] | None = None) -> int:
+        await self.release(processor)
+        gone = self._readers.pop(processor, None)
+        cleared = 0 if gone is None else len(gone.checkpoints)
+        if progress is not None:
+            progress(cleared)
+        return cleared
+
+
 class MemoryBackend(AppendsEach):
     """A :class:`~toril.runtime.backend.Backend`, and the :class:`~toril.events.EventStore` it reads from."""
 
@@ -59,7 +167,7 @@ class MemoryBackend(AppendsEach):
         self._readers: dict[str, _Reader] = {}
         self._members: dict[str, dict[str, float]] = defaultdict(dict)
         self._paused: set[str] = set()
-        self._generations: dict[str, int] = {}
+        self.generations = MemoryGenerations(self._entries, self._readers)
         self._bells: set[asyncio.Event] = set()
 
     # ------------------------------------------------------------------ the event store
@@ -118,6 +226,10 @@ class MemoryBackend(AppendsEach):
             tail = self._entries[-1].position if self._entries and start == "tail" else START
             self._readers[processor] = _Reader(tail)
 
+    def _reader(self, processor: str) -> _Reader:
+        """One that was retired has nothing."""
+        return self._readers.get(processor) or _Reader(START)
+
     async def members(self, processor: str, worker: str, lasts: float) -> list[str]:
         known, now = self._members[processor], time.monotonic()
         known[worker] = now + lasts
@@ -150,8 +262,8 @@ class MemoryBackend(AppendsEach):
         return {ONLY: its.fence}
 
     async def release(self, processor: str, worker: str, partitions: Iterable[Partition]) -> None:
-        its = self._readers[processor]
-        if list(partitions) and its.owner is not None and its.owner[0] == worker:
+        its = self._readers.get(processor)
+        if its is not None and list(partitions) and its.owner is not None and its.owner[0] == worker:
             its.owner = None
 
     async def page(self, partition: Partition, after: Position, most: int) -> list[Entry]:
@@ -160,7 +272,7 @@ class MemoryBackend(AppendsEach):
 
     async def load(self, processor: str, partition: Partition, keys: Sequence[str]) -> list[Loaded]:
         assert partition == ONLY
-        its = self._readers[processor]
+        its = self._reader(processor)
         found = []
         for key in keys:
             status, version, event_id, at = its.checkpoints.get(key, ("", 0, "", 0))
@@ -261,19 +373,13 @@ class MemoryBackend(AppendsEach):
     async def retire(self, processor: str) -> bool:
         return self._readers.pop(processor, None) is not None
 
-    async def generation(self, projection: str) -> int:
-        return self._generations.get(projection, 1)
-
-    async def promote(self, projection: str, generation: int) -> None:
-        self._generations[projection] = generation
-
     async def positions(self, partition: Partition, processors: Sequence[str]) -> list[Position | None]:
         assert partition == ONLY
         return [self._readers[name].position if name in self._readers else None for name in processors]
 
     async def parked(self, processor: str, partition: Partition) -> dict[str, float]:
         assert partition == ONLY
-        return dict(self._readers[processor].waiting)
+        return dict(self._reader(processor).waiting)
 
     async def parked_among(self, processor: str, partition: Partition, keys: Sequence[str]) -> set[str]:
         assert partition == ONLY
@@ -282,7 +388,7 @@ class MemoryBackend(AppendsEach):
 
     async def parked_entries(self, processor: str, partition: Partition, key: str, most: int) -> list[Entry]:
         assert partition == ONLY
-        return self._readers[processor].parked[key][:most]
+        return self._reader(processor).parked[key][:most]
 
     async def troubles(
         self, processor: str, partition: Partition, keys: Sequence[str] | None = None

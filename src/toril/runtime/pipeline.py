@@ -18,6 +18,7 @@ from toril.events.projection import AnyProjection, event_type_set
 from toril.events.stores import EventPublisher, ProjectionStore
 from toril.events.upcasters import Upcasters
 from toril.runtime.commands import CommandOptions
+from toril.runtime.names import generation_name, split_generation
 from toril.runtime.work import ANY_TYPE, HandlerWork, ProjectionWork, Retry, Work
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class TypedPipelineBuilder:
             aggregate_type=self._definition.aggregate_type,
             retry=retry or Retry(),
             concurrency=_check_concurrency(concurrency),
-            start=_check_start(start),
+            start=_check_start(start, "first", "tail"),
             handler=handler,
             event_types=types,
         )
@@ -143,17 +144,18 @@ class TypedPipelineBuilder:
         """A state made of the events of each aggregate.
 
         ``store``: where states are kept; None: with the checkpoints, so that both change in one step.
-        ``generation``: a later one is built beside the one that readers see, until it is promoted.
+        ``generation``: a later one is built beside the one that readers see, until they are switched to it.
+        ``start``: with ``loaded`` it waits until its states were made elsewhere and loaded.
         """
         made = projection() if isinstance(projection, type) else projection
         if type(generation) is not int or generation < 1:
             raise ConfigurationError(f"generation {generation!r} must be a whole number from 1")
         work = ProjectionWork(
             pipeline=self._definition.name,
-            name=name if generation == 1 else f"{name}@{generation}",
+            name=generation_name(name, generation),
             aggregate_type=self._definition.aggregate_type,
             retry=retry or Retry(),
-            start=_check_start(start),
+            start=_check_start(start, "first", "tail", "loaded"),
             projection=made,
             store=store,
         )
@@ -181,7 +183,7 @@ class TypedPipelineBuilder:
             definition.works[name] = replace(
                 work,
                 depends_on=tuple(f"{definition.name}/{other}" for other in self._depends_on[name]),
-                awaited=name in awaited,
+                awaited=split_generation(name)[0] in awaited,
                 upcasters=definition.upcasters,
             )
         definition.works = {name: definition.works[name] for name in order}
@@ -240,9 +242,9 @@ def _check_concurrency(concurrency: object) -> int:
     return concurrency
 
 
-def _check_start(start: str) -> str:
-    if start not in ("first", "tail"):
-        raise ConfigurationError(f"start {start!r} must be 'first' or 'tail'")
+def _check_start(start: str, *known: str) -> str:
+    if start not in known:
+        raise ConfigurationError(f"start {start!r} must be one of: {', '.join(known)}")
     return start
 
 

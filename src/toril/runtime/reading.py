@@ -14,6 +14,7 @@ from toril.log.errors import LogError
 from toril.runtime.backend import More
 from toril.runtime.decisions import decision_of
 from toril.runtime.desk import LOOK_ANYWAY, Desk
+from toril.runtime.names import concerns
 from toril.runtime.processing import Processing
 from toril.runtime.slice import Chain, Slice, Slot
 from toril.runtime.trouble import WAIT_FOR_OTHERS, Troubles
@@ -128,8 +129,8 @@ class Reading:
         """Read on in a partition; whether there may be more."""
         desk, heard = self._desk, part.news
         room = min(PAGE, desk.options.read_ahead - len(part.window))
-        if desk.work.depends_on:
-            others = await desk.backend.positions(part.partition, desk.work.depends_on)
+        if desk.depends_on:
+            others = await desk.backend.positions(part.partition, desk.depends_on)
             reached = min(0 if other is None else other.ordinal for other in others)
             room = min(room, reached - part.at.ordinal)
         page = await desk.backend.page(part.partition, part.at, room) if room > 0 else []
@@ -202,7 +203,7 @@ class Reading:
     def _heed(self, part: Slice, entry: Entry) -> None:
         """Where an entry is a person's decision about this processor, carry it out before it is passed."""
         found = None if entry.erased else decision_of(entry)
-        if found is not None and found[1].processor == self._desk.processor:
+        if found is not None and concerns(found[1].processor, self._desk.processor):
             slot = Slot(entry)
             part.window.append(slot)
             self._desk.spawn(part, self._troubles.carry_out(part, slot, *found))

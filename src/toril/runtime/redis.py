@@ -34,6 +34,7 @@ from toril.runtime.backend import (
     pack_entry,
     unpack_entry,
 )
+from toril.runtime.redis_generations import RedisGenerations
 
 _ERRORS: Mapping[str, type[CommandRefused]] = {
     "GONE": ReaderGone,
@@ -62,6 +63,7 @@ class RedisBackend:
 
     def __init__(self, log: Log) -> None:
         self.log = log
+        self.generations = RedisGenerations(log)
         self._redis = log.redis
 
     def _keys(self, partition: Partition) -> PartitionKeys:
@@ -301,12 +303,6 @@ class RedisBackend:
 
     async def retire(self, processor: str) -> bool:
         return await self.log.retire(processor)
-
-    async def generation(self, projection: str) -> int:
-        return int(await self._redis.command("HGET", self.log.keys.generations, projection) or 1)
-
-    async def promote(self, projection: str, generation: int) -> None:
-        await self._redis.command("HSET", self.log.keys.generations, projection, generation, repeatable=True)
 
     async def positions(self, partition: Partition, processors: Sequence[str]) -> list[Position | None]:
         found = await self._redis.command("HMGET", self._keys(partition).readers, *processors)

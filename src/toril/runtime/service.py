@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -27,6 +28,8 @@ from toril.events.upcasters import UpcastingEventStore
 from toril.log.entry import START, Partition
 from toril.runtime.backend import Backend, Trouble
 from toril.runtime.decisions import Decision, decisions_in
+from toril.runtime.generations import Generations
+from toril.runtime.names import concerns, split_generation
 from toril.runtime.pipeline import Definition
 from toril.runtime.work import ANY_TYPE, HandlerWork, ProjectionWork, Work
 
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("toril.runtime")
 
 READ_AT_ONCE = 500
+
+STATES_AT_ONCE = 64
+"""States that are asked for at the same time."""
 
 _STATUSES = {"p": CheckpointStatus.PROCESSED, "n": CheckpointStatus.PENDING, "f": CheckpointStatus.FAILED}
 
@@ -131,13 +137,10 @@ class PublishingEventStore(WrappedEventStore):
 class LiveSnapshots:
     """The states that processors have built, as snapshots: who decides on one reads only the events since."""
 
-    def __init__(self, definition: Definition, backend: Backend) -> None:
-        self._works = {
-            (work.projection.name, work.projection.version): work
-            for work in definition.works.values()
-            if isinstance(work, ProjectionWork) and work.store is None
-        }
+    def __init__(self, definition: Definition, backend: Backend, generations: Generations) -> None:
+        self._definition = definition
         self._backend = backend
+        self._generations = generations
 
     async def save(self, snapshot: Snapshot) -> None:
         """They are made by processors alone."""
@@ -147,7 +150,7 @@ class LiveSnapshots:
         self, aggregate: Aggregate, projection: str, projection_version: int, *, up_to: int | None = None
     ) -> Snapshot | None:
         """The state that a processor of the pipeline has built, where it is not too new."""
-        work = self._works.get((projection, projection_version))
+        work = await self._work(projection, projection_version)
         found = None if work is None else await self._backend.find(work.processor, aggregate)
         if found is None or found.state is None or not found.version:
             return None
@@ -162,6 +165,24 @@ class LiveSnapshots:
             found.updated_at * 1_000_000,
         )
 
+    async def _work(self, projection: str, version: int) -> ProjectionWork | None:
+        """Whose states are taken: of the generation that readers see, where it is of this version."""
+        fit = {
+            name: work
+            for name, work in self._definition.works.items()
+            if isinstance(work, ProjectionWork)
+            and work.store is None
+            and (work.projection.name, work.projection.version) == (projection, version)
+        }
+        for name in {split_generation(name)[0] for name in fit}:
+            try:
+                seen = await self._generations.reading(name)
+            except ConfigurationError:
+                continue  # readers see a version that this program does not have
+            if (seen.projection.name, seen.projection.version) == (projection, version):
+                return seen
+        return next(iter(fit.values()), None)
+
 
 class EventSourcingService:
     """What can be asked of a pipeline, and done about it."""
@@ -175,7 +196,9 @@ class EventSourcingService:
     ) -> None:
         self._definition = definition
         self._backend = backend
-        self.snapshots = LiveSnapshots(definition, backend)
+        self.generations = Generations(definition, backend)
+        """The generations of the pipeline's projections."""
+        self.snapshots = LiveSnapshots(definition, backend, self.generations)
         """The states of the pipeline's projections, for commands that decide on them."""
         self._decided = self._store = store
         if definition.upcasters is not None:
@@ -237,19 +260,55 @@ class EventSourcingService:
 
     async def current(self, name: str) -> str:
         """The name of the generation of a projection that readers see."""
-        self._projection(name)
-        generation = await self._backend.generation(f"{self._definition.name}/{name}")
-        return name if generation == 1 else f"{name}@{generation}"
+        return (await self._seen(name)).name
+
+    async def _seen(self, name: str) -> ProjectionWork:
+        """What readers of a projection see; a generation that is named by its number, itself."""
+        if split_generation(name)[1] == 1:
+            return await self.generations.reading(self._projection(name).name)
+        if name not in self._definition.works:
+            await self.generations.learn()
+        return self._projection(name)
 
     async def promote(self, name: str, generation: int) -> None:
-        """Let readers see another generation of a projection: one write, and taken back by another."""
-        self._projection(name if generation == 1 else f"{name}@{generation}")
-        await self._backend.promote(f"{self._definition.name}/{name}", generation)
+        """Let readers see another generation of a projection, however far that is: one write.
+
+        See :meth:`Generations.switch <toril.runtime.generations.Generations.switch>`, which looks first.
+        """
+        await self.generations.switch(name, generation, force=True)
 
     async def get_projection(self, name: str, tenant: str, aggregate_id: str) -> ProjectionState[Any] | None:
         """The state that the processor has built, and up to which event; None where there is none yet."""
-        work = self._projection(await self.current(name))
-        aggregate = self.aggregate(tenant, aggregate_id)
+        return (await self.get_projections(name, tenant, [aggregate_id])).get(aggregate_id)
+
+    async def get_projections(
+        self, name: str, tenant: str, aggregate_ids: Iterable[str]
+    ) -> dict[str, ProjectionState[Any]]:
+        """The states of some aggregates, all of one generation; those that have none yet are left out."""
+        idents = list(dict.fromkeys(aggregate_ids))
+        work = await self._seen(name)
+        while True:
+            found = await self._states(work, tenant, idents)
+            if len(found) == len(idents):
+                return found
+            before, work = work, await self._seen(name)
+            if before.name == work.name:
+                return found
+            # What was seen is perhaps retired, and gone.
+
+    async def _states(
+        self, work: ProjectionWork, tenant: str, idents: Sequence[str]
+    ) -> dict[str, ProjectionState[Any]]:
+        found: dict[str, ProjectionState[Any]] = {}
+        for first in range(0, len(idents), STATES_AT_ONCE):
+            some = idents[first : first + STATES_AT_ONCE]
+            states = await asyncio.gather(
+                *(self._state(work, self.aggregate(tenant, ident)) for ident in some)
+            )
+            found |= {ident: state for ident, state in zip(some, states, strict=True) if state is not None}
+        return found
+
+    async def _state(self, work: ProjectionWork, aggregate: Aggregate) -> ProjectionState[Any] | None:
         if work.store is not None:
             return await work.store.load(work.projection, aggregate)
         loaded = await self._backend.find(work.processor, aggregate)
@@ -288,7 +347,7 @@ class EventSourcingService:
         return {
             decision.version
             for decision in decisions_in(decided)
-            if decision.processor == work.processor
+            if concerns(decision.processor, work.processor)
             and decision.aggregate_type == aggregate.type
             and decision.decision == "skip"
         }
@@ -349,7 +408,7 @@ class EventSourcingService:
         check_tenant(tenant)
         if type(limit) is not int or limit < 1:
             raise ValidationError("limit", limit, "a whole number from 1")
-        works = self._definition.works.values() if processor is None else [self._work(processor)]
+        works = await self._running() if processor is None else [self._work(processor)]
         found: list[FailedEvent] = []
         for work in works:
             for partition in await self._backend.partitions():
@@ -447,12 +506,17 @@ class EventSourcingService:
 
     async def standings(self) -> list[ProcessorStanding]:
         """How all processors of the pipeline stand."""
-        return [await self.standing(name) for name in self._definition.works]
+        return [await self.standing(work.name) for work in await self._running()]
+
+    async def _running(self) -> list[Work]:
+        """All processors of the pipeline, but for generations that are retired."""
+        retired = (await self.generations.learn()).retired
+        return [work for work in self._definition.works.values() if work.processor not in retired]
 
     async def lag(self) -> list[Lag]:
         """How many events each processor is behind, by partition."""
         found = []
-        works = list(self._definition.works.values())
+        works = await self._running()
         for partition in await self._backend.partitions():
             tail = await self._backend.tail(partition)
             positions = await self._backend.positions(partition, [work.processor for work in works])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from toril.aggregate import check_tenant
 from toril.connection import Connection, Durability, connect
 from toril.connection.durability import Level
+from toril.connection.errors import ConnectionFailed, OutcomeUnknown
 from toril.connection.open import URL_VARIABLE
 from toril.events.commands import CommandHandler
 from toril.events.errors import ConfigurationError
@@ -21,7 +23,9 @@ from toril.events.stores import Appended, EventStore
 from toril.log import ColdStore, History, Log
 from toril.runtime.backend import Backend
 from toril.runtime.commands import CommandDispatcher, CommandOptions, Sent
+from toril.runtime.desk import told
 from toril.runtime.engine import EngineOptions
+from toril.runtime.generations import GenerationStanding
 from toril.runtime.memory import MemoryBackend
 from toril.runtime.pipeline import Definition, PipelineBuilder
 from toril.runtime.redis import RedisBackend
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
 Payload = TypeVar("Payload")
 
 MEMORY = "memory://"
+
+logger = logging.getLogger("toril.runtime")
 
 
 class PipelineCommand(Generic[Payload]):
@@ -373,7 +379,35 @@ class EventSourcing:
                             await stack.enter_async_context(
                                 dispatcher.worker(lock_duration=lease, stalled_interval=lease)
                             )
-            yield await stack.enter_async_context(ProcessorWorker(self.backend, works, self._options))
+            worker = await stack.enter_async_context(ProcessorWorker(self.backend, works, self._options))
+            following = asyncio.create_task(self._follow(worker, list(pipelines or self.pipelines)))
+            following.add_done_callback(told)
+            try:
+                yield worker
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    async def _follow(self, worker: ProcessorWorker, pipelines: Sequence[str]) -> None:
+        """Run generations as they are loaded, and no more once they are retired."""
+        while True:
+            try:
+                for name in pipelines:
+                    learnt = await self.pipelines[name].service.generations.learn()
+                    for processor in learnt.retired:
+                        await worker.drop(processor)
+                    run = {engine.work.processor for engine in worker.engines}
+                    for work in list(self.pipelines[name].definition.works.values()):
+                        if work.processor not in run | learnt.retired:
+                            worker.add(work)
+            except (ConnectionFailed, OutcomeUnknown) as problem:
+                logger.warning("generations could not be looked for: %s", problem)
+            await asyncio.sleep(self._options.lease / 5)
+
+    async def generations(self) -> dict[str, list[GenerationStanding]]:
+        """How the generations of all projections stand, by pipeline."""
+        await self.open()
+        return {name: await one.service.generations.standings() for name, one in self.pipelines.items()}
 
 
 event_sourcing = EventSourcing()

@@ -126,7 +126,7 @@ class Troubles:
     async def blocked(self, part: Slice, page: Sequence[Entry]) -> set[str]:
         """Aggregates whose events a processor that ours depends on has parked."""
         blocked: set[str] = set()
-        for other in self._desk.work.depends_on:
+        for other in self._desk.depends_on:
             keys = list({entry.key for entry in page if entry.key})
             blocked |= await self._desk.backend.parked_among(other, part.partition, keys)
         return blocked

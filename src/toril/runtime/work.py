@@ -67,7 +67,8 @@ class Work:
     concurrency: int = 32
     """Handlers: events processed at once, by one worker."""
     start: str = "first"
-    """Where it begins when it is new: at the ``first`` event there is, or at the ``tail``."""
+    """Where it begins when it is new: at the ``first`` event there is, at the ``tail``, or, ``loaded``, where
+    the states end that were made elsewhere."""
     upcasters: Upcasters | None = None
     telemetry: RuntimeTelemetry | None = None
 

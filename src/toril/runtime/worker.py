@@ -25,13 +25,16 @@ class ProcessorWorker:
 
     def __init__(self, backend: Backend, works: Sequence[Work], options: EngineOptions | None = None) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.engines = [Engine(backend, work, self.name, options or EngineOptions()) for work in works]
-        self._tasks: list[asyncio.Task[None]] = []
+        self._backend = backend
+        self._options = options or EngineOptions()
+        self.engines = [Engine(backend, work, self.name, self._options) for work in works]
+        self._tasks: dict[Engine, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        """It has other engines than before."""
 
     async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(engine.run()) for engine in self.engines]
-        for task in self._tasks:
-            task.add_done_callback(told)  # also where nobody waits for it
+        for engine in self.engines:
+            self._start(engine)
         return self
 
     async def __aexit__(
@@ -42,20 +45,52 @@ class ProcessorWorker:
     ) -> None:
         await self.close()
 
+    def _start(self, engine: Engine) -> None:
+        task = asyncio.create_task(engine.run())
+        task.add_done_callback(told)  # also where nobody waits for it
+        self._tasks[engine] = task
+        self._changed.set()
+
+    def add(self, work: Work) -> None:
+        """Run one more processor."""
+        engine = Engine(self._backend, work, self.name, self._options)
+        self.engines.append(engine)
+        self._start(engine)
+
+    async def drop(self, processor: str) -> None:
+        """Run a processor no more; where it is not run, nothing is done."""
+        for engine in [one for one in self.engines if one.work.processor == processor]:
+            self.engines.remove(engine)
+            task = self._tasks.pop(engine)
+            self._changed.set()
+            await engine.stop()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     async def close(self) -> None:
         """End in order."""
         await asyncio.gather(*(engine.stop() for engine in self.engines))
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     @property
     def is_running(self) -> bool:
         """Whether all its processors run."""
-        return bool(self._tasks) and not any(task.done() for task in self._tasks)
+        return bool(self._tasks) and not any(task.done() for task in self._tasks.values())
 
     async def wait(self) -> None:
         """Until one of its processors cannot go on; raises why."""
-        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        while True:
+            self._changed.clear()
+            changed = asyncio.create_task(self._changed.wait())
+            try:
+                done, _ = await asyncio.wait(
+                    {changed, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                changed.cancel()
+            for task in done - {changed}:
+                if task in self._tasks.values():
+                    task.result()
+                    return

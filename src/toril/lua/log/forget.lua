@@ -14,6 +14,7 @@ for i = 2, #ARGV do
     gone = gone + call('UNLINK', p .. 'a:' .. aggregate)
     call('ZREM', p .. 'activity', aggregate)
     for _, reader in ipairs(readers) do
+      reader = string.gsub(reader, ':load$', '') -- what is being loaded may have parked some already
       if call('ZREM', p .. 'w:' .. reader, aggregate) == 1 then
         call('HDEL', p .. 'x:' .. reader, aggregate)
         call('UNLINK', p .. 'q:' .. reader .. ' ' .. aggregate)

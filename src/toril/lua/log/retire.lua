@@ -8,6 +8,7 @@
 
 local p, name = KEYS[1], ARGV[1]
 local gone = call('HDEL', p .. 'readers', name)
+call('UNLINK', p .. 'e:' .. name)
 if call('EXISTS', p .. 'entries') == 1 then
   call('XGROUP', 'DESTROY', p .. 'entries', name)
 end

@@ -11,6 +11,9 @@ if ARGV[3] == '0' then
   redis.call('ZREM', key, ARGV[2])
 else
   redis.call('ZADD', key, now + ARGV[3], ARGV[2])
+  if redis.call('PTTL', key) < tonumber(ARGV[3]) then
+    redis.call('PEXPIRE', key, ARGV[3])
+  end
 end
 redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
 local known = redis.call('ZRANGE', key, 0, -1)

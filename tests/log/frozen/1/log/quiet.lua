@@ -4,7 +4,7 @@
 -- keyspace: partition
 -- keys: base head
 -- args: ms they must have been quiet, aggregates at most, bytes at most (passed by one aggregate at most),
---       a word for this journey
+--       a word for this journey; aggregates: these, however quiet they are
 -- result: for each: aggregate, all fields and values
 -- include: log/_partition
 
@@ -15,9 +15,13 @@ if head[1] or head[2] then
   return found
 end
 local now = now_ms()
-for _, aggregate in ipairs(call('ZRANGEBYSCORE', p .. 'activity', 1, now - quiet, 'LIMIT', 0, most)) do
-  if call('SISMEMBER', p .. 'walls', tenant_of(aggregate)) == 0 then
-    local fields = call('HGETALL', p .. 'a:' .. aggregate)
+local chosen = { unpack(ARGV, 5) }
+if #chosen == 0 then
+  chosen = call('ZRANGEBYSCORE', p .. 'activity', 1, now - quiet, 'LIMIT', 0, most)
+end
+for _, aggregate in ipairs(chosen) do
+  local fields = call('HGETALL', p .. 'a:' .. aggregate)
+  if #fields > 0 and call('SISMEMBER', p .. 'walls', tenant_of(aggregate)) == 0 then
     found[#found + 1] = { aggregate, fields }
     for _, text in ipairs(fields) do
       size = size + #text

@@ -10,6 +10,12 @@ local p, tenant, now = KEYS[1], ARGV[1], now_ms()
 local DAY = 24 * 3600 * 1000
 local LONGEST = 60 * 1000 -- who travels for longer is taken to be gone
 call('ZREMRANGEBYSCORE', p .. 'leaving', '-inf', now - LONGEST)
+-- Who is loaded from a copy must not bring a tenant back that was erased since the copy was made.
+for _, reader in ipairs(call('HKEYS', p .. 'readers')) do
+  if string.sub(reader, -5) == ':load' then
+    call('SADD', p .. 'e:' .. reader, tenant)
+  end
+end
 if ARGV[2] == '1' then
   call('SADD', p .. 'walls', tenant)
   return call('ZRANGE', p .. 'leaving', 0, -1)

@@ -1,0 +1,464 @@
+"""Generations of a projection: made anew elsewhere, loaded beside the one that readers see, then seen.
+
+1. :meth:`Generations.reserve` keeps a place in the log at a cut. Whoever makes the states reads up to there.
+2. :meth:`Generations.load` brings the states. Then workers go on from the cut, beside the old generation.
+3. :meth:`Generations.switch` lets readers see it: one write. Taking it back is another one.
+4. :meth:`Generations.retire` removes the one that nobody sees any more.
+
+Each step can be cut off anywhere and run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import msgspec
+
+from toril.errors import InvalidValue
+from toril.events.errors import ConfigurationError
+from toril.events.projection import ProjectionState
+from toril.log.entry import START, Positions
+from toril.runtime.backend import Arrived, Backend, Generation, GenerationError, Rebuilt
+from toril.runtime.names import generation_name, split_generation
+from toril.runtime.pipeline import Definition
+from toril.runtime.work import ProjectionWork
+
+AT_ONCE = 1000
+"""States that are brought in one go."""
+
+BYTES_AT_ONCE = 16 * 1024 * 1024
+"""Bytes of states that are brought in one go, passed by one state at most."""
+
+WITHIN = 1000
+"""Events, over all partitions, that a generation may be behind where readers are switched to it."""
+
+State = Literal["loading", "catching up", "ready", "current", "retiring", "retired"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStanding:
+    """How a generation stands."""
+
+    projection: str
+    """Its name in the pipeline."""
+    number: int
+    state: State
+    version: int
+    """The version of the projection it is made by; 0: nobody said."""
+    known: bool
+    """Whether this program has that version of the projection, and can read and run it."""
+    cut: Positions
+    """Up to where in the log its states were made elsewhere; empty where they were not."""
+    positions: Positions
+    """Up to where in the log its processor is."""
+    behind: int
+    """Events from there to the end of the log."""
+    failed: int
+    """Aggregates with an event that waits for a person's decision."""
+    reserved_at: int
+    """When its place was taken (ms); 0: it was not loaded."""
+    loaded_at: int
+    """When its states had all come (ms)."""
+
+    @property
+    def name(self) -> str:
+        """The name of its processor in the pipeline."""
+        return generation_name(self.projection, self.number)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What a load has done so far."""
+
+    placed: int = 0
+    """States that came."""
+    there: int = 0
+    """States that had come before, in a run that was cut off."""
+    gone: int = 0
+    """States left out, as their tenant was erased since they were made."""
+
+    def count(self, arrived: Iterable[Arrived]) -> None:
+        """Add what became of some."""
+        for each in arrived:
+            setattr(self, each, getattr(self, each) + 1)
+
+
+@dataclass(slots=True)
+class Learnt:
+    """What a program has found out about generations."""
+
+    added: set[str] = field(default_factory=set)
+    """Processors that were not in the program: it has the class, and their number is from the log."""
+    retired: set[str] = field(default_factory=set)
+
+
+class Generations:
+    """See the module's text. Of the projections of one pipeline; ``name`` is always the projection's."""
+
+    def __init__(self, definition: Definition, backend: Backend) -> None:
+        self._definition = definition
+        self._backend = backend
+        self._store = backend.generations
+        self._learnt = Learnt()
+
+    # ------------------------------------------------------------------ what there is
+
+    async def standings(self, name: str | None = None) -> list[GenerationStanding]:
+        """How the generations of a projection, or of all of the pipeline, stand; the oldest first."""
+        names = [self._check(name)] if name is not None else self._projections()
+        seen, known = await self._store.all()
+        found = []
+        for each in names:
+            projection = self._full(each)
+            numbers = {number for of, number in known if of == projection}
+            numbers |= {number for of, number in map(split_generation, self._works()) if of == each}
+            for number in sorted({*numbers, seen.get(projection, 1)}):
+                made = known.get((projection, number), Generation())
+                found.append(
+                    await self._standing(each, number, made, seen.get(projection, 1) == number, WITHIN)
+                )
+        return found
+
+    async def _standing(
+        self, name: str, number: int, made: Generation, current: bool, within: int
+    ) -> GenerationStanding:
+        processor = self._full(generation_name(name, number))
+        positions: Positions = {}
+        behind = failed = 0
+        if made.stage in ("reserved", "retired", "retiring"):
+            positions = made.positions if made.stage == "reserved" else {}
+        if made.stage in ("reserved", "loaded"):
+            for partition in await self._backend.partitions():
+                at = positions.get(partition, START)
+                if made.stage == "loaded":
+                    at = (await self._backend.positions(partition, [processor]))[0] or START
+                    positions[partition] = at
+                    troubles = await self._backend.troubles(processor, partition)
+                    failed += sum(one.status == "failed" for one in troubles.values())
+                behind += await self._backend.tail(partition) - at.ordinal
+        state: State
+        match made.stage:
+            case "reserved":
+                state = "loading"
+            case "loaded":
+                state = "current" if current else "ready" if behind <= within else "catching up"
+            case stage:
+                state = stage
+        work = self.work(name, number, made)
+        return GenerationStanding(
+            projection=name,
+            number=number,
+            state=state,
+            version=made.version or (0 if work is None else work.projection.version),
+            known=work is not None,
+            cut=made.positions,
+            positions=positions,
+            behind=behind,
+            failed=failed,
+            reserved_at=made.reserved_at,
+            loaded_at=made.loaded_at,
+        )
+
+    # ------------------------------------------------------------------ loading
+
+    async def reserve(
+        self,
+        name: str,
+        number: int | None = None,
+        *,
+        cut: Positions | None = None,
+        version: int | None = None,
+    ) -> GenerationStanding:
+        """Keep a place in the log for a generation whose states will be made elsewhere, and say where.
+
+        From now on nothing after the cut is trimmed. ``number``: by default the next one; of a projection
+        that is new and starts ``loaded``, the first. ``cut``: up to where the states are made, by default up
+        to where the log is now. ``version``: of the projection that makes them, by default the latest that
+        this program has. With a number that is being loaded already, it goes on with that one: the cut must
+        be the same, or not be given.
+        """
+        projection = self._full(self._check(name))
+        _, known = await self._store.all()
+        if number is None:
+            number = self._next(name, known)
+        _check_number(number)
+        if version is None:
+            version = max(work.projection.version for work in self._versions(name))
+        there = known.get((projection, number))
+        if there is None:
+            made = Generation(
+                stage="reserved",
+                version=version,
+                cut=_plain(await self._store.tails() if cut is None else cut),
+                reserved_at=await self._backend.now(),
+            )
+            there = await self._store.begin(projection, number, made)
+            fresh = there == made
+        else:
+            fresh = False
+        if there.stage != "reserved":
+            raise GenerationError(
+                f"generation {number} of {name!r} is {_said(there)} already; the next one is "
+                f"{self._next(name, known)}"
+            )
+        if cut is not None and there.cut != _plain(cut):
+            raise GenerationError(f"generation {number} of {name!r} is being loaded, with another cut")
+        if there.version != version:
+            raise GenerationError(
+                f"generation {number} of {name!r} is being loaded, made by version {there.version} of the "
+                f"projection, not {version}"
+            )
+        try:
+            await self._store.reserve(self._full(generation_name(name, number)), there.positions)
+        except GenerationError:
+            if fresh:
+                await self._store.note(projection, number, None)
+            raise
+        return await self._standing(name, number, there, False, WITHIN)
+
+    async def place(self, name: str, number: int, batch: Sequence[Rebuilt]) -> Loaded:
+        """Bring some states, without saying that these are all: several processes may at the same time."""
+        made = await self._loading(name, number)
+        done = Loaded()
+        if made.stage == "reserved":
+            await self._place(name, number, made, batch, done)
+        return done
+
+    async def finish(self, name: str, number: int) -> None:
+        """All states have come: let workers go on from the cut."""
+        made = await self._loading(name, number)
+        projection, processor = self._full(name), self._full(generation_name(name, number))
+        if made.stage == "reserved":
+            await self._store.enlist(processor)
+            now = await self._backend.now()
+            made = msgspec.structs.replace(made, stage="loaded", loaded_at=now)
+            await self._store.note(projection, number, made)
+        await self._store.release(processor)
+
+    async def load(
+        self,
+        name: str,
+        number: int,
+        states: Iterable[Rebuilt] | AsyncIterable[Rebuilt],
+        *,
+        progress: Callable[[Loaded], None] | None = None,
+    ) -> Loaded:
+        """Bring all states, in small steps, then let workers go on from the cut.
+
+        Where it was cut off, run it again with the same states: those that came stay. ``progress`` is told
+        how far it is after each step.
+        """
+        made = await self._loading(name, number)
+        done = Loaded()
+        if made.stage == "reserved":
+            async for batch in _batches(states):
+                await self._place(name, number, made, batch, done)
+                if progress is not None:
+                    progress(done)
+        await self.finish(name, number)
+        return done
+
+    async def _place(
+        self, name: str, number: int, made: Generation, batch: Sequence[Rebuilt], done: Loaded
+    ) -> None:
+        processor = self._full(generation_name(name, number))
+        work = self.work(name, number, made)
+        own = work is not None and work.store is not None
+        if work is None and any(one.store is not None for one in self._versions(name)):
+            raise self._unknown(name, number, made)
+        brought = [replace(one, state=b"") for one in batch] if own else batch
+        arrived = await self._store.place(processor, brought)
+        if own and work is not None:
+            for one, its in zip(batch, arrived, strict=True):
+                if its != "gone" and one.state:
+                    at = ProjectionState(work.projection.decode(one.state), one.version)
+                    await work.save(one.aggregate.key, at)
+        done.count(arrived)
+
+    async def _loading(self, name: str, number: int) -> Generation:
+        _, known = await self._store.all()
+        made = known.get((self._full(self._check(name)), number))
+        if made is None:
+            raise GenerationError(
+                f"generation {number} of {name!r} has no place in the log: reserve one first"
+            )
+        if made.stage not in ("reserved", "loaded"):
+            raise GenerationError(f"generation {number} of {name!r} is {_said(made)}")
+        return made
+
+    # ------------------------------------------------------------------ readers
+
+    async def ready(self, name: str, number: int, *, within: int = WITHIN) -> GenerationStanding:
+        """How a generation stands; its state is ``ready`` where it is so few events behind at most."""
+        seen, known = await self._store.all()
+        projection = self._full(self._check(name))
+        made = known.get((projection, number), Generation())
+        return await self._standing(name, number, made, seen.get(projection, 1) == number, within)
+
+    async def switch(self, name: str, number: int, *, within: int = WITHIN, force: bool = False) -> int:
+        """Let all readers see a generation, in one write; says which one they saw before.
+
+        Refused while it is more events behind than ``within``, unless forced; and always where it is being
+        loaded, or is retired, or was never begun.
+        """
+        projection = self._full(self._check(name))
+        seen, known = await self._store.all()
+        before = seen.get(projection, 1)
+        if (projection, number) not in known and generation_name(name, number) not in self._works():
+            raise GenerationError(f"there is no generation {number} of {name!r}")
+        standing = await self.ready(name, number, within=within)
+        if standing.state == "catching up" and not force:
+            raise GenerationError(
+                f"generation {number} of {name!r} is {standing.behind} events behind; {within} are allowed"
+            )
+        stage = await self._store.see(projection, number)
+        if stage:
+            raise GenerationError(
+                f"generation {number} of {name!r} is {_STAGES[stage]}: readers see {before}"
+            )
+        return before
+
+    async def retire(self, name: str, number: int, *, progress: Callable[[int], None] | None = None) -> int:
+        """Remove a generation that readers do not see: its place in the log, its states, what it has parked.
+
+        Says how many aggregates had a state of it; ``progress`` is told so as it goes. One that is being
+        loaded is given up. Where it was cut off, run it again. Its number is not used again.
+        """
+        projection = self._full(self._check(name))
+        _, known = await self._store.all()
+        made = known.get((projection, number))
+        if made is None and generation_name(name, number) not in self._works():
+            raise GenerationError(f"there is no generation {number} of {name!r}")
+        made = msgspec.structs.replace(made or Generation(), stage="retiring")
+        if await self._store.dismiss(projection, number, made):
+            raise GenerationError(f"readers see generation {number} of {name!r}: switch to another one first")
+        cleared = await self._store.clear(self._full(generation_name(name, number)), progress)
+        gone = msgspec.structs.replace(made, stage="retired", cut={})
+        await self._store.note(projection, number, gone)
+        return cleared
+
+    # ------------------------------------------------------------------ which class
+
+    def work(self, name: str, number: int, made: Generation | None = None) -> ProjectionWork | None:
+        """What runs a generation: declared under its number, or by the class of its version."""
+        declared = self._works().get(generation_name(name, number))
+        if declared is not None:
+            return declared
+        if made is not None:
+            for work in self._versions(name):
+                if work.projection.version == made.version:
+                    return replace(work, name=generation_name(name, number), start="loaded")
+        return None
+
+    async def learn(self) -> Learnt:
+        """Find out which generations there are, so that this program can run and read them too."""
+        _, known = await self._store.all()
+        for (projection, number), made in known.items():
+            pipeline, _, name = projection.partition("/")
+            if pipeline != self._definition.name or name not in self._projections():
+                continue
+            own = generation_name(name, number)
+            processor = self._full(own)
+            if made.stage == "loaded" and own not in self._definition.works:
+                work = self.work(name, number, made)
+                if work is not None:
+                    self._definition.works[own] = work
+                    self._learnt.added.add(processor)
+            elif made.stage in ("retiring", "retired"):
+                self._learnt.retired.add(processor)
+                if processor in self._learnt.added:
+                    self._definition.works.pop(own, None)
+        return self._learnt
+
+    async def reading(self, name: str) -> ProjectionWork:
+        """What the generation that readers see is read by: the pointer is followed once."""
+        number = await self._store.current(self._full(name))
+        own = generation_name(name, number)
+        if own not in self._works():
+            await self.learn()
+        work = self._works().get(own)
+        if work is None:
+            _, known = await self._store.all()
+            raise self._unknown(name, number, known.get((self._full(name), number), Generation()))
+        return work
+
+    def _unknown(self, name: str, number: int, made: Generation) -> ConfigurationError:
+        has = ", ".join(sorted({str(work.projection.version) for work in self._versions(name)}))
+        return ConfigurationError(
+            f"generation {number} of {name!r} is made by version {made.version or 'unknown'} of the "
+            f"projection, and this program has: {has}"
+        )
+
+    def _works(self) -> dict[str, ProjectionWork]:
+        works = self._definition.works
+        return {name: work for name, work in works.items() if isinstance(work, ProjectionWork)}
+
+    def _projections(self) -> list[str]:
+        return list(dict.fromkeys(split_generation(name)[0] for name in self._works()))
+
+    def _versions(self, name: str) -> list[ProjectionWork]:
+        """What this program has of a projection, the first generation first."""
+        return [work for own, work in self._works().items() if split_generation(own)[0] == name]
+
+    def _full(self, name: str) -> str:
+        return f"{self._definition.name}/{name}"
+
+    def _check(self, name: str) -> str:
+        if name not in self._projections():
+            known = ", ".join(self._projections()) or "none"
+            raise ConfigurationError(
+                f"pipeline {self._definition.name!r} has no projection {name!r}; it has: {known}"
+            )
+        return name
+
+    def _next(self, name: str, known: Mapping[tuple[str, int], Generation]) -> int:
+        projection, first = self._full(name), self._works().get(name)
+        if first is not None and first.start == "loaded" and (projection, 1) not in known:
+            return 1
+        numbers = [number for of, number in known if of == projection]
+        return max([1, *numbers]) + 1
+
+
+async def _batches(states: Iterable[Rebuilt] | AsyncIterable[Rebuilt]) -> AsyncIterator[list[Rebuilt]]:
+    batch: list[Rebuilt] = []
+    size = 0
+    async for one in _each(states):
+        batch.append(one)
+        size += len(one.state)
+        if len(batch) >= AT_ONCE or size >= BYTES_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+async def _each(states: Iterable[Rebuilt] | AsyncIterable[Rebuilt]) -> AsyncIterator[Rebuilt]:
+    if isinstance(states, AsyncIterable):
+        async for one in states:
+            yield one
+    else:
+        for one in states:
+            yield one
+
+
+def _plain(cut: Positions) -> dict[str, tuple[int, str]]:
+    return {str(partition): (at.ordinal, at.id) for partition, at in sorted(cut.items())}
+
+
+_STAGES = {
+    "reserved": "being loaded",
+    "loaded": "loaded",
+    "retiring": "being retired",
+    "retired": "retired",
+}
+
+
+def _said(made: Generation) -> str:
+    return _STAGES[made.stage]
+
+
+def _check_number(number: object) -> None:
+    if type(number) is not int or number < 1:
+        raise InvalidValue("generation", number, "a whole number from 1")
