@@ -1,0 +1,89 @@
+"""Which lake a command works on, with which Spark, and which log: the same options everywhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from pyspark.sql import SparkSession
+
+from toril.cli.show import note
+from toril.connection.embedded import default_home
+from toril.errors import InvalidValue
+from toril.lake.lake import Lake
+from toril.lake.session import session
+
+LAKE_VARIABLE = "TORIL_LAKE"
+
+Command = Callable[..., Any]
+
+lake_option = click.option(
+    "--lake",
+    "path",
+    metavar="PATH",
+    envvar=LAKE_VARIABLE,
+    help=f"Where the tables are: a folder, or a URL of Spark ({LAKE_VARIABLE}, else TORIL_HOME/lake).",
+)
+master_option = click.option(
+    "--master",
+    metavar="MASTER",
+    help="local[N], spark://…, yarn, k8s://… or sc://… (TORIL_SPARK_MASTER, else all cores here).",
+)
+json_option = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+url_option = click.option("--url", help="The server (default: TORIL_REDIS_URL, else the embedded one).")
+log_option = click.option(
+    "--log", "log_name", metavar="LOG", default="log", show_default=True, help="The log."
+)
+
+
+def lake_options(command: Command) -> Command:
+    """--lake, --master and --json."""
+    for option in (json_option, master_option, lake_option):
+        command = option(command)
+    return command
+
+
+def place(path: str | None) -> str:
+    """Where the tables are: as it was said, or in the data directory."""
+    if path is not None and not path.strip():
+        raise InvalidValue("--lake", path, "a folder, or a URL that Spark knows")
+    return path or str(default_home() / "lake")
+
+
+@contextmanager
+def opened(
+    path: str | None, master: str | None, *, name: str = "toril", quiet: bool = False
+) -> Iterator[Lake]:
+    """The lake, with a Spark of this command's own; what is done meanwhile is said, as it takes a while."""
+    where = place(path)
+    if not quiet:
+        note("starting Spark …")
+    spark = session(master, name=name)
+    try:
+        hush(spark)
+        if not quiet and (shown := ui(spark)) is not None:
+            note(f"Spark's own view of it: {shown}")
+        yield Lake(spark, where)
+    finally:
+        spark.stop()
+
+
+def ui(spark: SparkSession) -> str | None:
+    """The address of Spark's own pages, where there are any."""
+    if _is_remote(spark):
+        return None
+    found: str | None = spark.sparkContext.uiWebUrl
+    return found
+
+
+def hush(spark: SparkSession) -> None:
+    """Spark says at length what a command then says in a line."""
+    if not _is_remote(spark) and "TORIL_SPARK_VERBOSE" not in os.environ:
+        spark.sparkContext.setLogLevel("OFF")
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    return hasattr(spark, "cloneSession")
