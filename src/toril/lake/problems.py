@@ -29,6 +29,8 @@ _PASSING = (
     "toril.connection.errors.Unavailable: ",
     "toril.connection.errors.Unreachable: ",
     "toril.connection.errors.OutcomeUnknown: ",
+    "Python worker exited unexpectedly",
+    "Python worker failed to connect back",
 )
 """What a later attempt may not meet again, by the names in what Spark says."""
 

@@ -1,0 +1,171 @@
+"""How far the tables of a run are: a picture on a terminal, lines of JSON elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from toril.cli.show import as_json, errors, one_line
+from toril.cli.times import span
+from toril.connection.errors import ConnectionFailed, OutcomeUnknown
+from toril.lake.run import Line, Run
+from toril.lake.runs import OneRun
+from toril.lake.source import Door, Marks, between
+
+WINDOW = 30.0
+"""Seconds over which the rate is taken."""
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at the log."""
+
+NARROW = 72
+"""Columns of a screen below which the bar is left out."""
+
+
+class Rate:
+    """How many a second, over the last while."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, count: int) -> None:
+        """So many there are now."""
+        self._seen.append((now, count))
+        while len(self._seen) > 2 and self._seen[1][0] < now - WINDOW:
+            self._seen.popleft()
+
+    @property
+    def a_second(self) -> float:
+        """None of late: 0."""
+        if len(self._seen) < 2:
+            return 0.0
+        (then, before), (now, count) = self._seen[0], self._seen[-1]
+        return (count - before) / max(now - then, 0.001)
+
+
+class Shown:
+    """See the module's text."""
+
+    def __init__(self, door: Door, *, as_lines: bool) -> None:
+        self._door = door
+        self._as_lines = as_lines
+        self._tails: Marks = {}
+        self._looked = 0.0
+        self._rates: dict[str, Rate] = {}
+        self._began = time.monotonic()
+        self._run: Run | None = None
+        self._live: Live | None = None
+
+    @contextmanager
+    def of(self, run: Run) -> Iterator[None]:
+        """Show a run, while it is entered."""
+        self._run = run
+        self._rates = {line.name: Rate() for line in run.lines}
+        if self._as_lines:
+            yield
+            return
+        with Live(
+            get_renderable=self._picture, console=errors, refresh_per_second=4, transient=True
+        ) as self._live:
+            yield
+
+    def look(self) -> None:
+        """Look how far the log and the tables are."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_EVERY or self._run is None:
+            return
+        self._looked = now
+        try:
+            self._tails = self._door.tails()
+        except (ConnectionFailed, OutcomeUnknown):  # the steps say so
+            return
+        for line in self._run.lines:
+            self._rates[line.name].add(now, line.events)
+
+    def behind(self, line: Line) -> int | None:
+        """Events of the log that a table does not have; None where it is not known yet."""
+        if not line.ready.is_set() or not self._tails:
+            return None
+        return between(line.record.positions, self._tails)
+
+    def end(self, run: Run, one: OneRun, outcome: str) -> None:
+        """What became of it."""
+        self._looked = 0.0
+        self.look()
+        seconds = time.monotonic() - self._began
+        if self._as_lines:
+            as_json(self._as_json(run, one, outcome, seconds), indent=None)
+            return
+        errors.print(self._table(run, bars=False))
+        words = {"done": "all tables are up to date", "stopped": "stopped", "failed": "not all went well"}
+        errors.print(Text(f"{words[outcome]} after {span(round(seconds * 1000))}; run {one.run}", "dim"))
+
+    def _as_json(self, run: Run, one: OneRun, outcome: str, seconds: float) -> dict[str, Any]:
+        tables = {
+            line.name: {
+                "batch": line.record.batch,
+                "batches": line.batches,
+                "events": line.events,
+                "seconds": round(line.seconds, 3),
+                "behind": self.behind(line),
+            }
+            for line in run.lines
+        }
+        return {
+            "run": one.run,
+            "what": "ended",
+            "outcome": outcome,
+            "seconds": round(seconds, 3),
+            "tables": tables,
+            "problems": run.problems,
+        }
+
+    # ------------------------------------------------------------------ the picture
+
+    def _picture(self) -> Table | Text:
+        return Text() if self._run is None else self._table(self._run, bars=True)
+
+    def _table(self, run: Run, *, bars: bool) -> Table:
+        bars = bars and errors.width >= NARROW
+        made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
+        made.add_column("table", no_wrap=True)
+        if bars:
+            made.add_column("", width=max(8, min(30, errors.width - 62)))
+        for name in ("events", "a second", "behind", "left"):
+            made.add_column(name, justify="right", no_wrap=True)
+        for line in run.lines:
+            made.add_row(*self._row(line, bars))
+        return made
+
+    def _row(self, line: Line, bars: bool) -> list[Text | ProgressBar]:
+        behind, rate = self.behind(line), self._rates[line.name].a_second
+        style = "red" if line.problems else ""
+        row: list[Text | ProgressBar] = [Text(one_line(line.name), style)]
+        if bars:
+            has = sum(ordinal for ordinal, _ in line.record.positions.values())
+            total = None if behind is None else max(has + behind, 1)
+            row.append(ProgressBar(total=total, completed=has, pulse=behind is None))
+        row.append(Text(f"{line.events:,}", "" if line.events else "dim"))
+        row.append(Text(f"{rate:,.0f}" if rate else "", "dim" if not rate else ""))
+        row.append(Text("?" if behind is None else f"{behind:,}", "" if behind else "dim"))
+        row.append(Text(_left(line, behind, rate)))
+        return row
+
+
+def _left(line: Line, behind: int | None, rate: float) -> str:
+    if line.problems:
+        return "failed" if line.ended.is_set() else "in part"
+    if behind is None:
+        return "starting"
+    if not behind:
+        return "up to date"
+    return span(round(behind / rate * 1000)) if rate else ""

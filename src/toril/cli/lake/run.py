@@ -1,0 +1,173 @@
+"""``toril lake run``: the archive and all tables, continuously or once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import click
+
+from toril.cli.careful import INTERRUPTED
+from toril.cli.lake.progress import Shown
+from toril.cli.lake.target import json_option, lake_option, log_option, master_option, opened, url_option
+from toril.cli.show import as_json, complain, errors, note
+from toril.cli.times import parse_duration, whole
+from toril.lake.archive import GROUP, MOST, EventsStep
+from toril.lake.lake import Lake
+from toril.lake.problems import one_line
+from toril.lake.rollups import RollupsStep
+from toril.lake.run import Failed, LeftAlone, News, Retries, Run
+from toril.lake.runs import OneRun, Runs
+from toril.lake.source import Door
+from toril.lake.spans import SpansStep
+from toril.lake.steps import Step
+from toril.log.layout import check_reader
+
+SAY_EVERY = 0.5
+"""Seconds between two pictures of how far it is."""
+
+
+def _every(ctx: click.Context, param: click.Parameter, value: str) -> float:  # noqa: ARG001 - click's
+    return parse_duration("--every", f"{value}s" if value.isdigit() else value) / 1000
+
+
+def _group(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001 - click's
+    return check_reader(value)
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="End when all tables have what is in the log now.")
+@click.option(
+    "--every",
+    default="10s",
+    show_default=True,
+    metavar="TIME",
+    callback=_every,
+    help="From one batch to the next, while there is no backlog; a number alone is seconds.",
+)
+@click.option(
+    "--most",
+    default=str(MOST),
+    show_default=True,
+    metavar="N",
+    callback=whole("--most", 1, 10**9),
+    help="Events in one batch of the archive, at most.",
+)
+@click.option(
+    "--group",
+    default=GROUP,
+    show_default=True,
+    callback=_group,
+    help="The archive's name in the log: 'toril log trim' may keep what it has not read.",
+)
+@log_option
+@url_option
+@lake_option
+@master_option
+@json_option
+def run(
+    once: bool,
+    every: float,
+    most: int,
+    group: str,
+    log_name: str,
+    url: str | None,
+    path: str | None,
+    master: str | None,
+    json_: bool,
+) -> None:
+    """Archive the log, and bring all tables up to it.
+
+    Every event of the log is in the table events once, however often this is killed; spans, trace summaries
+    and rollups follow. What is archived may leave the log: its archive position follows the table. At Ctrl-C
+    or SIGTERM the batches under way are finished. Any number of processes may run; one does the work.
+    """
+    as_lines = json_ or not errors.is_terminal
+    with Door(url, log_name) as door:  # before Java is started: it says what is wrong with the log
+        until = door.tails() if once else None
+        with opened(path, master, name="toril lake run", quiet=json_) as lake:
+            events = EventsStep(url, log_name, group=group, most=most, until=until)
+            steps: list[Step] = [events, *_others()]
+            arguments = {"once": once, "log": log_name, "group": group, "most": most, "every": every}
+            code = _run(lake, steps, arguments, door, as_lines=as_lines)
+    sys.exit(code)
+
+
+def _others() -> list[Step]:
+    steps: list[Step] = [SpansStep()]
+    try:
+        from toril.lake.summaries import SummariesStep
+    except ModuleNotFoundError:
+        pass
+    else:
+        steps.append(SummariesStep())
+    return [*steps, RollupsStep()]
+
+
+def _run(lake: Lake, steps: list[Step], arguments: dict[str, object], door: Door, *, as_lines: bool) -> int:
+    once, every = bool(arguments["once"]), arguments["every"]
+    assert isinstance(every, (int, float))
+    runs = Runs(lake)
+    one = runs.begin("run", arguments)
+    shown = Shown(door, as_lines=as_lines)
+
+    def told(news: News) -> None:
+        if as_lines:
+            as_json({"run": one.run, "what": type(news).__name__.lower(), **asdict(news)}, indent=None)
+        elif isinstance(news, Retries):
+            note(f"{news.table}: {news.problem}; tried again in {news.again_in:g} s")
+        elif isinstance(news, (Failed, LeftAlone)):
+            complain(f"{news.table}: {news.problem}")
+
+    running = Run(lake, steps, once=once, every=every, name=one.run, told=told)
+    with _signals() as signals, running, shown.of(running):
+        while not running.wait(SAY_EVERY):
+            shown.look()
+            if signals.first is not None and not signals.said:
+                signals.said = True
+                running.stop()
+                note(f"{signals.first.name}: finishing the batches under way; once more to end at once")
+    outcome = "failed" if running.problems else "stopped" if signals.first is not None else "done"
+    _note_end(runs, one, running, outcome)
+    shown.end(running, one, outcome)
+    if running.problems:
+        return 1
+    return INTERRUPTED if once and signals.first is not None else 0
+
+
+def _note_end(runs: Runs, one: OneRun, running: Run, outcome: str) -> None:
+    one.rows = {line.name: line.events for line in running.lines}
+    one.seconds = {line.name: round(line.seconds, 3) for line in running.lines}
+    try:
+        runs.end(one, outcome, "; ".join(running.problems) or None)
+    except Exception as problem:  # noqa: BLE001 - the tables are as they are, whatever is noted of it
+        complain(f"runs: {one_line(problem)}")
+
+
+class _Signals:
+    first: signal.Signals | None = None
+    said = False
+
+
+@contextmanager
+def _signals() -> Iterator[_Signals]:
+    """SIGINT, SIGTERM and SIGHUP ask for the end; the second one does not wait for it."""
+    got = _Signals()
+
+    def receive(number: int, _: object) -> None:
+        if got.first is not None:
+            os._exit(INTERRUPTED)  # nothing is lost: each batch is in its table whole, or not at all
+        got.first = signal.Signals(number)
+
+    # Not before Spark has started: it takes SIGINT for itself.
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.signal(each, receive) for each in signals}
+    try:
+        yield got
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
