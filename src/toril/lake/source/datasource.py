@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from toril.errors import InvalidValue
 from toril.lake.source.door import Door
 from toril.lake.source.floors import new_name
 from toril.lake.source.options import Options
-from toril.lake.source.plan import Task, plan_batch
+from toril.lake.source.plan import EVERYTHING, Task, plan_batch
 from toril.lake.source.stream import StreamReader
 from toril.lake.source.tasks import read_task
 from toril.lake.tables import LOG_COLUMNS
@@ -53,7 +53,8 @@ def _check(schema: StructType) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session know ``toril_log``. A second time it changes nothing."""
+    """Let a session know ``toril_log``, and what it can leave out. A second time it changes nothing."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(TorilLog)
 
 
@@ -62,14 +63,20 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._wanted = EVERYTHING
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's
+        """What is not wanted is not read, or not kept; says what Spark has to look at itself."""
+        self._wanted, left = self._wanted.take(filters)
+        return left
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, with floors where they begin."""
         options = self._options
         name = new_name()
         with Door(options.where(), options.log) as door:
-            groups = door.do(plan_batch(door.log, options, name))
-        return [Task(tuple(some), name) for some in groups]
+            groups = door.do(plan_batch(door.log, options, name, self._wanted))
+        return [Task(tuple(some), name, self._wanted) for some in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What one task reads."""

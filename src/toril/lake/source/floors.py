@@ -20,6 +20,9 @@ from toril.log.store import PartitionStore
 SILENT = 300.0
 """Seconds: as long as a plan may wait for its tasks to begin."""
 
+SILENT_STREAM = 60.0
+"""Seconds: a stream's process is there all the time, and is killed at the end."""
+
 
 def new_name() -> str:
     """A name for the floors of one read."""

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import InputPartition
 
 from toril.keyspace import slot_of
+from toril.lake.source.filters import Wanted
 from toril.lake.source.floors import Floors
 from toril.lake.source.options import Options
 from toril.lake.source.places import tails
 from toril.lake.source.reading import Stretch
 from toril.log import Log, Partition, Position
 from toril.log.entry import START
+
+EVERYTHING = Wanted()
 
 WORTH_A_TASK = 2000
 """Entries for which one more task is begun."""
@@ -26,9 +29,12 @@ class Task(InputPartition):
     stretches: tuple[Stretch, ...]
     floor: str = ""
     """The name under which it keeps what it reads from being trimmed; empty where another one does."""
+    wanted: Wanted = EVERYTHING
 
 
-async def plan_batch(log: Log, options: Options, name: str) -> list[list[Stretch]]:
+async def plan_batch(
+    log: Log, options: Options, name: str, wanted: Wanted = EVERYTHING
+) -> list[list[Stretch]]:
     """What each task of a batch reads; all of it has floors under this name from now on."""
     upto = await tails(log) if options.upto is None else options.upto
     starts: dict[Partition, Position | str] = {}
@@ -37,12 +43,17 @@ async def plan_batch(log: Log, options: Options, name: str) -> list[list[Stretch
         start = start_of(options, partition)
         if not isinstance(start, Position) or start.ordinal < last:
             starts[partition] = start
-    found = await Floors(log, name).put(starts)
+    if wanted != EVERYTHING:
+        there = wanted.partitions(await log.layout())
+        starts = {partition: start for partition, start in starts.items() if partition in there}
+    floors = Floors(log, name)
+    found = await floors.put(starts)
     stretches = [
-        Stretch(partition, after, Position(*upto[str(partition)]))
+        await wanted.narrow(log, Stretch(partition, after, Position(*upto[str(partition)])))
         for partition, after in found.items()
-        if after.ordinal < upto[str(partition)][0]
     ]
+    stretches = [stretch for stretch in stretches if stretch.after.ordinal < stretch.upto.ordinal]
+    await floors.remove(set(found) - {stretch.partition for stretch in stretches})
     return await group(log, stretches, options.tasks) if stretches else []
 
 

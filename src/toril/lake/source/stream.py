@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from toril.errors import TorilError
 from toril.lake.source.door import Door
-from toril.lake.source.floors import Floors, new_name
+from toril.lake.source.floors import SILENT_STREAM, Floors, new_name
 from toril.lake.source.options import Options, marks_of
 from toril.lake.source.plan import Task, group, start_of
 from toril.lake.source.positions import Marks, between, in_order
@@ -105,7 +105,7 @@ class _Opened:
         self._options = options
         self.door = Door(options.where(), options.log)
         self.door.__enter__()
-        self._floors = Floors(self.door.log, new_name())
+        self._floors = Floors(self.door.log, new_name(), SILENT_STREAM)
         self._keeping = self.door.begin(self._keep())
 
     def begin(self) -> Marks:
@@ -150,8 +150,7 @@ def behind(progress: Any) -> int:
     """Events that a query has not read yet, of a log's tail at that time, as its progress says."""
     behind_by = 0
     for source in progress.sources:
-        if source.latestOffset and source.endOffset and "toril_log" in source.description:
-            behind_by += between(
-                marks_of(json.loads(source.endOffset)), marks_of(json.loads(source.latestOffset))
-            )
+        with suppress(ValueError, TypeError, AttributeError):  # another kind of source
+            end, tail = json.loads(source.endOffset), json.loads(source.latestOffset)
+            behind_by += between(marks_of(end), marks_of(tail))
     return behind_by

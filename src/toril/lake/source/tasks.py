@@ -28,7 +28,7 @@ def read_task(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
             while (page := door.do(ready.get())) is not None:
                 if isinstance(page, Exception):
                     raise page
-                batch = columns(page.partition, page.entries)
+                batch = columns(page.partition, task.wanted.rows(page.entries))
                 if batch.num_rows:
                     yield batch
         finally:
