@@ -202,8 +202,8 @@ class EventsStep(Step):
         have = lake.last(EVENTS)
         after: Marks = dict(have.positions)
         for name, (ordinal, entry_id) in standing.items():
-            if name not in after and entry_id == START.id:
-                if ordinal:  # the log had been trimmed before there was an archive
+            if entry_id == START.id:  # it was never moved
+                if ordinal and name not in after:  # the log had been trimmed before there was an archive
                     after[name] = (ordinal, entry_id)
             elif ordinal > after.get(name, START)[0]:
                 has = after.get(name, START)[0]

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 
 import click
@@ -112,7 +112,9 @@ def _run(lake: Lake, steps: list[Step], arguments: dict[str, object], door: Door
     once, every = bool(arguments["once"]), arguments["every"]
     assert isinstance(every, (int, float))
     runs = Runs(lake)
-    one = runs.begin("run", arguments)
+    # First of all: where the lake cannot be written to, this says so, and nothing else was begun.
+    with errors.status("looking at the lake …") if not as_lines else nullcontext():
+        one = runs.begin("run", arguments)
     shown = Shown(door, as_lines=as_lines)
 
     def told(news: News) -> None:

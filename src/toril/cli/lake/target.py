@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from toril.cli.show import note
 from toril.connection.embedded import default_home
 from toril.errors import InvalidValue
+from toril.lake.errors import SparkMissing
 from toril.lake.lake import Lake
 from toril.lake.session import session
 
 LAKE_VARIABLE = "TORIL_LAKE"
+
+VERBOSE = "TORIL_SPARK_VERBOSE"
+"""Where this is set, all that Spark says is shown."""
 
 Command = Callable[..., Any]
 
@@ -61,7 +68,8 @@ def opened(
     where = place(path)
     if not quiet:
         note("starting Spark …")
-    spark = session(master, name=name)
+    with _java_apart():
+        spark = session(master, name=name)
     try:
         hush(spark)
         if not quiet and (shown := ui(spark)) is not None:
@@ -79,9 +87,30 @@ def ui(spark: SparkSession) -> str | None:
     return found
 
 
+@contextmanager
+def _java_apart() -> Iterator[None]:
+    """Java, started in it, has an error output of its own: what it says there is not for whoever looks on."""
+    if VERBOSE in os.environ:
+        yield
+        return
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with tempfile.TemporaryFile() as javas:
+        os.dup2(javas.fileno(), 2)
+        try:
+            yield
+        except PySparkRuntimeError as problem:
+            javas.seek(0)
+            said = javas.read().decode(errors="replace").strip().splitlines()
+            raise SparkMissing(f"Spark did not start: {said[-1] if said else problem}") from None
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
+
+
 def hush(spark: SparkSession) -> None:
     """Spark says at length what a command then says in a line."""
-    if not _is_remote(spark) and "TORIL_SPARK_VERBOSE" not in os.environ:
+    if not _is_remote(spark) and VERBOSE not in os.environ:
         spark.sparkContext.setLogLevel("OFF")
 
 
