@@ -164,6 +164,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the projection that it was made by; 0: nobody said."""
     cut: dict[str, tuple[int, str]] = {}
     """By partition, up to where in the log it was made: ordinal and id."""
+    kept: bool = False
+    """Whether nothing after the cut can be trimmed any more."""
     reserved_at: int = 0
     loaded_at: int = 0
     """Milliseconds since 1970."""
@@ -242,6 +244,10 @@ class GenerationStore(Protocol):
 
     async def tails(self) -> Positions:
         """A cut: up to where the log is now."""
+        ...
+
+    async def hold(self, processor: str) -> None:
+        """Keep a place before the first event there is, so that nothing is trimmed while a cut is chosen."""
         ...
 
     async def reserve(self, processor: str, cut: Positions) -> None:

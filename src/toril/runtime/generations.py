@@ -191,32 +191,42 @@ class Generations:
             made = Generation(
                 stage="reserved",
                 version=version,
-                cut=_plain(await self._store.tails() if cut is None else cut),
+                cut={} if cut is None else _plain(cut),
                 reserved_at=await self._backend.now(),
             )
             there = await self._store.begin(projection, number, made)
-            fresh = there == made
-        else:
-            fresh = False
         if there.stage != "reserved":
             raise GenerationError(
                 f"generation {number} of {name!r} is {_said(there)} already; the next one is "
                 f"{self._next(name, known)}"
             )
-        if cut is not None and there.cut != _plain(cut):
+        if cut is not None and there.cut and there.cut != _plain(cut):
             raise GenerationError(f"generation {number} of {name!r} is being loaded, with another cut")
         if there.version != version:
             raise GenerationError(
                 f"generation {number} of {name!r} is being loaded, made by version {there.version} of the "
                 f"projection, not {version}"
             )
-        try:
-            await self._store.reserve(self._full(generation_name(name, number)), there.positions)
-        except GenerationError:
-            if fresh:
-                await self._store.note(projection, number, None)
-            raise
+        if not there.kept:
+            there = await self._keep(name, number, there)
         return await self._standing(name, number, there, False, WITHIN)
+
+    async def _keep(self, name: str, number: int, made: Generation) -> Generation:
+        """Keep the place of a generation that has none yet; where that cannot be, nobody has asked."""
+        projection, processor = self._full(name), self._full(generation_name(name, number))
+        try:
+            if not made.cut:
+                await self._store.hold(processor)
+                made = msgspec.structs.replace(made, cut=_plain(await self._store.tails()))
+                await self._store.note(projection, number, made)
+            await self._store.reserve(processor, made.positions)
+        except GenerationError:
+            await self._store.release(processor)
+            await self._store.note(projection, number, None)
+            raise
+        made = msgspec.structs.replace(made, kept=True)
+        await self._store.note(projection, number, made)
+        return made
 
     async def place(self, name: str, number: int, batch: Sequence[Rebuilt]) -> Loaded:
         """Bring some states, without saying that these are all: several processes may at the same time."""
@@ -231,7 +241,12 @@ class Generations:
         made = await self._loading(name, number)
         projection, processor = self._full(name), self._full(generation_name(name, number))
         if made.stage == "reserved":
-            await self._store.enlist(processor)
+            try:
+                await self._store.enlist(processor)
+            except GenerationError:
+                if (await self._loading(name, number)).stage == "loaded":
+                    return  # somebody else was quicker
+                raise
             now = await self._backend.now()
             made = msgspec.structs.replace(made, stage="loaded", loaded_at=now)
             await self._store.note(projection, number, made)
@@ -280,7 +295,7 @@ class Generations:
     async def _loading(self, name: str, number: int) -> Generation:
         _, known = await self._store.all()
         made = known.get((self._full(self._check(name)), number))
-        if made is None:
+        if made is None or (made.stage == "reserved" and not made.kept):
             raise GenerationError(
                 f"generation {number} of {name!r} has no place in the log: reserve one first"
             )
@@ -306,8 +321,12 @@ class Generations:
         projection = self._full(self._check(name))
         seen, known = await self._store.all()
         before = seen.get(projection, 1)
-        if (projection, number) not in known and generation_name(name, number) not in self._works():
-            raise GenerationError(f"there is no generation {number} of {name!r}")
+        if (projection, number) not in known:
+            declared = self._works().get(generation_name(name, number))
+            if declared is None:
+                raise GenerationError(f"there is no generation {number} of {name!r}")
+            if declared.start == "loaded":
+                raise GenerationError(f"generation {number} of {name!r} was never loaded")
         standing = await self.ready(name, number, within=within)
         if standing.state == "catching up" and not force:
             raise GenerationError(

@@ -105,6 +105,9 @@ class MemoryGenerations:
     async def tails(self) -> Positions:
         return {ONLY: self._entries[-1].position if self._entries else START}
 
+    async def hold(self, processor: str) -> None:
+        assert processor  # nothing is ever trimmed
+
     async def reserve(self, processor: str, cut: Positions) -> None:
         at = cut.get(ONLY, START)
         if set(cut) - {ONLY}:

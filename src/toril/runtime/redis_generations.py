@@ -128,6 +128,11 @@ class RedisGenerations:
                 )
             await asyncio.sleep(0.05)
 
+    async def hold(self, processor: str) -> None:
+        layout = None
+        while layout != (layout := await self._log.layout(anew=True)):
+            await self._log.each(lambda store: store.register(processor + LOADING, "first"))
+
     async def reserve(self, processor: str, cut: Positions) -> None:
         floor = processor + LOADING
         layout = await self._log.layout(anew=True)
@@ -141,12 +146,14 @@ class RedisGenerations:
         before = {one.partition for one in standings if floor in one.readers}
 
         async def keep(store: PartitionStore) -> None:
+            at = cut.get(store.partition, START)
             try:
-                await store.register(floor, cut.get(store.partition, START))
+                kept = await store.register(floor, at)
+                if kept.position.ordinal != at.ordinal:  # it was held further back, while the cut was chosen
+                    await store.advance(floor, kept.fence, at)
             except WrongPosition as problem:
                 raise GenerationError(
-                    f"the cut cannot be kept in partition {store.partition}, at "
-                    f"{cut.get(store.partition, START)}: {problem}"
+                    f"the cut cannot be kept in partition {store.partition}, at {at}: {problem}"
                 ) from None
 
         try:
@@ -173,19 +180,20 @@ class RedisGenerations:
             starts: Positions = {}
             for one in standings:
                 there, kept = one.readers.get(processor), one.readers.get(floor)
-                if there is not None and (kept is None or there.fence or there.position == kept.position):
+                at = START if kept is None else kept.position
+                if there is not None and there.fence == 0 and there.position.ordinal == at.ordinal:
                     continue  # a run before this one has got so far
                 if there is not None:
                     raise GenerationError(
-                        f"{processor} is a reader of partition {one.partition} at {there.position}, "
-                        f"not at {kept.position if kept else START}, where its states end: retire it"
+                        f"{processor} has begun already in partition {one.partition}: it is at "
+                        f"{there.position}, and its states end at {at}; retire it, and make the next one"
                     )
                 if kept is None and one.partition.epoch <= last:
                     raise GenerationError(
                         f"the place of {processor} in partition {one.partition} is not kept any more, and "
                         "what comes after the cut may be gone: retire it, and make the next one"
                     )
-                starts[one.partition] = START if kept is None else kept.position
+                starts[one.partition] = at
             await self._log.each(
                 lambda store, starts=starts: store.register(processor, starts[store.partition]),  # type: ignore[misc]
                 sorted(starts),
