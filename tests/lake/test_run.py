@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import DataFrame
 
 from tests.conftest import Servers, emptied
 from toril import connect
 from toril.aggregate import Aggregate
+from toril.cli.main import cli
 from toril.lake.archive import GROUP, EventsStep
 from toril.lake.errors import LakeError
 from toril.lake.lake import Lake, Record
@@ -233,6 +236,44 @@ def test_a_run_that_goes_on_takes_what_comes_until_it_is_told_to_stop(lake: Lake
     assert not run.problems
     assert places(lake) == places(lake, PLACES) == in_the_log(url)
     assert sum(floors(url).values()) == 20
+
+
+def test_the_commands_run_and_show_what_there_is(lake: Lake, url: str) -> None:
+    append(url, 10, partitions=2)
+    at = ["--url", url, "--lake", lake.path, "--json"]
+
+    def ask(*command: str) -> list[dict[str, Any]]:
+        answer = CliRunner().invoke(cli, ["lake", *command], catch_exceptions=False)
+        assert answer.exit_code == 0, answer.output
+        if command[0] == "run":
+            return [json.loads(line) for line in answer.stdout.splitlines()]
+        return [json.loads(answer.stdout)]
+
+    *news, ended = ask("run", "--once", *at)
+    assert {one["table"] for one in news if one["what"] == "wrote"} >= {"events", "spans", "rollups"}
+    assert (ended["outcome"], ended["problems"]) == ("done", [])
+    assert {name: it["behind"] for name, it in ended["tables"].items()} == dict.fromkeys(ended["tables"], 0)
+    (seen,) = ask("tables", *at)
+    by_name = {one["name"]: one for one in seen["tables"]}
+    assert (by_name["events"]["rows"], by_name["events"]["batch"], by_name["events"]["behind"]) == (10, 1, 0)
+    assert by_name["quarantine"]["rows"] == 2
+    (seen,) = ask("runs", "--lake", lake.path, "--json")
+    assert [(one["what"], one["outcome"], one["rows"]["events"]) for one in seen["runs"]] == [
+        ("run", "done", 10)
+    ]
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_lake_that_cannot_be_written_to_is_one_clear_error(url: str, tmp_path: Path) -> None:
+    append(url, 1, partitions=1)
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(LakeError, match="cannot be written to by this user; nothing was changed"):
+        CliRunner().invoke(
+            cli,
+            ["lake", "run", "--once", "--url", url, "--lake", str(tmp_path / "file" / "lake")],
+            catch_exceptions=False,
+        )
+    assert floors(url) == {}
 
 
 def test_runs_are_recorded_with_what_became_of_them(lake: Lake) -> None:

@@ -101,6 +101,7 @@ class EventsStep(Step):
     """
 
     table = EVENTS
+    most: int
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -19,6 +19,8 @@ from toril.lake.lake import NEVER, Lake, Record
 from toril.lake.problems import one_line, passing
 from toril.lake.source import between
 from toril.lake.steps import Step
+
+T = TypeVar("T")
 
 LOOK_AT_LOG = 1.0
 """Seconds after which the log is looked at for news."""
@@ -165,7 +167,7 @@ class Run:
         step, source = line.step, self._source(line)
         lake: Lake | None = None
         try:
-            lake = Lake(own_session(self._lake.spark), self._lake.path)
+            lake = Lake(own_session(self._lake.spark, line.name), self._lake.path)
             if self._prepare(line, source, lake):
                 self._feed(line, source, lake)
         except Exception as problem:  # noqa: BLE001 - it is told, and the other steps go on
@@ -186,10 +188,10 @@ class Run:
             source.ready.wait()
             if source.ended.is_set() and source.problems and not lake.exists(source.step.table):
                 return False
-        if self._patiently(line, lambda: line.step.prepare(lake)) is None:
-            line.record = lake.last(line.step.table)
-            self._look_at_stopped(line)
-            line.ready.set()
+        self._patiently(line, lambda: line.step.prepare(lake))
+        line.record = lake.last(line.step.table)
+        self._look_at_stopped(line)
+        line.ready.set()
         return True
 
     def _feed(self, line: Line, source: Line | None, lake: Lake) -> None:
@@ -202,16 +204,15 @@ class Run:
             record = self._patiently(line, lambda: line.step.once(lake, self._name))
             self._look_at_stopped(line)
             if record is not None:
-                self._wrote(line, record, time.monotonic() - began)
+                events = self._wrote(line, record, time.monotonic() - began)
+                if line.step.reads is None and events < (line.step.most or 0) and not self._once:
+                    self._stop.wait(max(0.0, self._every - (time.monotonic() - began)))
             elif self._once and last:
                 return
             else:
                 line.news.wait(rest)
-                continue
-            if source is None and not self._once:
-                self._stop.wait(max(0.0, self._every - (time.monotonic() - began)))
 
-    def _patiently(self, line: Line, what: Callable[[], Record | None]) -> Record | None:
+    def _patiently(self, line: Line, what: Callable[[], T]) -> T:
         """Do something; where it fails in a way that may pass, again and again."""
         tries = 0
         while True:
@@ -225,7 +226,7 @@ class Run:
                 self._told(Retries(line.name, one_line(problem), rest))
                 self._stop.wait(rest)
 
-    def _wrote(self, line: Line, record: Record, seconds: float) -> None:
+    def _wrote(self, line: Line, record: Record, seconds: float) -> int:
         events = between(line.record.positions, record.positions)
         line.record = record
         line.events += events
@@ -233,6 +234,7 @@ class Run:
         line.seconds += seconds
         self._told(Wrote(line.name, record.batch, events, seconds))
         self._wake(line)
+        return events
 
     def _look_at_stopped(self, line: Line) -> None:
         for part, problem in list(line.step.stopped.items()):
@@ -255,9 +257,12 @@ class Run:
                 other.news.set()
 
 
-def own_session(spark: SparkSession) -> SparkSession:
-    """A session for one thread: a batch sets settings that must not be another's."""
+def own_session(spark: SparkSession, name: str) -> SparkSession:
+    """A session for this thread: a batch sets settings that must not be another's."""
     if hasattr(spark, "cloneSession"):  # Spark Connect has this one instead
         made: SparkSession = spark.cloneSession()
         return made
+    # Jobs of one pool wait for each other; those of several get a fair part each.
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
+    spark.sparkContext.setJobDescription(f"toril lake: {name}")
     return spark.newSession()

@@ -21,6 +21,8 @@ class Step(ABC):
 
     table: ClassVar[Table]
     source: ClassVar[Table]
+    most: int | None = None
+    """Events of the log that one batch has at most, where it is so bounded."""
 
     @property
     def reads(self) -> Table | None:

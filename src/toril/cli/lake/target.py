@@ -68,6 +68,7 @@ def opened(
     where = place(path)
     if not quiet:
         note("starting Spark …")
+    others = SparkSession.getActiveSession()
     with _java_apart():
         spark = session(master, name=name)
     try:
@@ -76,7 +77,8 @@ def opened(
             note(f"Spark's own view of it: {shown}")
         yield Lake(spark, where)
     finally:
-        spark.stop()
+        if others is None:
+            spark.stop()
 
 
 def ui(spark: SparkSession) -> str | None:
