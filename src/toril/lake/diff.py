@@ -120,7 +120,7 @@ def diff_of(
     one: DataFrame, other: DataFrame, side: Side, other_side: Side, *, samples: int = SAMPLES
 ) -> Diff:
     """Compare the rows of two generations, however they came about."""
-    columns = ("version", "state", "failed_version", "failed")
+    columns = Held._fields
     left = one.select(*KEY, *(col(name).alias(f"one_{name}") for name in columns))
     right = other.select(*KEY, *(col(name).alias(f"other_{name}") for name in columns))
     joined = left.join(right, list(KEY), "full_outer")
@@ -167,7 +167,7 @@ class Held(NamedTuple):
     version: int
     state: bytes | None
     failed_version: int | None = None
-    failed: str | None = None
+    error: str | None = None
 
 
 class Found(NamedTuple):
@@ -220,7 +220,7 @@ def differences(
 def _failure(held: Held) -> str:
     if held.failed_version is None:
         return f"version {held.version}"
-    return f"version {held.failed_version} failed: {held.failed or ''}"[:LONGEST]
+    return f"version {held.failed_version} failed: {held.error or ''}"[:LONGEST]
 
 
 def _fields(state: bytes | None) -> dict[str, Any] | None:

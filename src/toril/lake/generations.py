@@ -32,7 +32,7 @@ RETIRED = "toril.retired"
 OUTCOME = (
     Column("state", "binary", "The state as the projection encodes it; null where there is none."),
     Column("failed_version", "bigint", "The event that the projection could not take; null: it took all."),
-    Column("failed", "string", "Why it could not; the state is that before this event."),
+    Column("error", "string", "Why it could not; the state is that before this event."),
 )
 """What a generation has of each aggregate, beside whose it is."""
 
@@ -106,8 +106,8 @@ class Generation:
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is written."""
-        return self.done >= self.plan.portions
+        """Whether all of it is written, and was looked through: that is one commit more."""
+        return self.done > self.plan.portions
 
     @property
     def state(self) -> str:
@@ -196,17 +196,15 @@ def latest(lake: Lake, projection: str) -> Generation | None:
 
 def read(lake: Lake, generation: Generation) -> DataFrame:
     """Its rows: one for each aggregate. An error where it is not whole."""
-    if generation.state != "whole":
+    plan = generation.plan
+    if generation.state == "unfinished":
         raise LakeError(
-            f"generation {generation.number} of {generation.plan.projection} is {generation.state}: "
-            + (
-                f"{generation.done} of {generation.plan.portions} portions are written; "
-                "`toril lake replay` finishes it"
-                if generation.state == "unfinished"
-                else "its states are gone"
-            )
+            f"generation {plan.number} of {plan.projection} is unfinished ({generation.done} of "
+            f"{plan.portions + 1} commits are there): `toril lake replay` finishes it"
         )
-    return lake.read(generation.plan.name)
+    if generation.state == "retired":
+        raise LakeError(f"generation {plan.number} of {plan.projection} is retired: its states are gone")
+    return lake.read(plan.name)
 
 
 def remove(lake: Lake, generation: Generation, now: int) -> None:

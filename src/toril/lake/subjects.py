@@ -17,7 +17,9 @@ from toril.events.declared import DeclaredProjection
 from toril.events.projection import AnyProjection
 from toril.events.upcasters import Upcasters
 from toril.pipelines.spans.summary import SPAN_AGGREGATE, TraceSummary
-from toril.runtime.work import ANY_TYPE, ProjectionWork, Work
+from toril.runtime.names import split_generation
+from toril.runtime.pipeline import Definition
+from toril.runtime.work import ANY_TYPE, ProjectionWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +32,8 @@ class Subject:
     projection: AnyProjection
     aggregate_type: str = ANY_TYPE
     upcasters: Upcasters | None = None
-    kept_elsewhere: bool = False
-    """Whether its live states are in a store of its own, where no generation can be loaded."""
+    definition: Definition | None = None
+    """The pipeline that it belongs to; None: nothing live is known of it."""
 
     @property
     def processor(self) -> str:
@@ -45,24 +47,24 @@ TRACE_SUMMARY = Subject(
 """What every lake has events of, where spans are collected."""
 
 
-def subjects_of(works: Iterable[Work]) -> dict[str, Subject]:
-    """The projections among processors, by their full names; of several generations the latest one."""
+def subjects_of(definitions: Iterable[Definition]) -> dict[str, Subject]:
+    """The projections of pipelines, by their full names; of several generations the latest one."""
     found: dict[str, tuple[int, Subject]] = {}
-    for work in works:
-        if not isinstance(work, ProjectionWork):
-            continue
-        name, _, number = work.name.partition("@")
-        generation = int(number) if number.isdigit() else 1
-        made = Subject(
-            pipeline=work.pipeline,
-            name=name,
-            projection=work.projection,
-            aggregate_type=work.aggregate_type,
-            upcasters=work.upcasters,
-            kept_elsewhere=work.store is not None,
-        )
-        if generation >= found.get(made.processor, (0, made))[0]:
-            found[made.processor] = (generation, made)
+    for definition in definitions:
+        for work in definition.works.values():
+            if not isinstance(work, ProjectionWork):
+                continue
+            name, generation = split_generation(work.name)
+            made = Subject(
+                pipeline=work.pipeline,
+                name=name,
+                projection=work.projection,
+                aggregate_type=work.aggregate_type,
+                upcasters=work.upcasters,
+                definition=definition,
+            )
+            if generation >= found.get(made.processor, (0, made))[0]:
+                found[made.processor] = (generation, made)
     return {name: subject for name, (_, subject) in found.items()}
 
 

@@ -272,6 +272,11 @@ class EventSourcing:
         """Whether it has no server."""
         return self.url == MEMORY
 
+    @property
+    def log_name(self) -> str:
+        """The name of its log."""
+        return self._log_name
+
     def register_pipeline(self) -> PipelineBuilder:
         """Begin a pipeline."""
         return PipelineBuilder(self)

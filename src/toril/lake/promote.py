@@ -1,0 +1,218 @@
+"""Promote: the states of a generation go to the live store, its processor catches up, and readers see it.
+
+Each step can be cut off anywhere and run again. Live traffic goes on all the time, and so does the generation
+that was seen before, until it is retired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.functions import broadcast
+
+from toril.aggregate import Aggregate
+from toril.events.errors import ConfigurationError
+from toril.lake.errors import LakeError
+from toril.lake.generations import Generation, read, remove
+from toril.lake.history import KEYS, history
+from toril.lake.lake import Lake
+from toril.runtime.backend import Rebuilt
+from toril.runtime.generations import WITHIN, GenerationStanding, Loaded
+from toril.runtime.names import generation_name
+from toril.runtime.service import EventSourcingService
+
+ROWS_AT_ONCE = 500
+"""Rows that are taken from Spark at a time."""
+
+MOST_FAILED = 10_000
+"""Aggregates with an event that could not be taken, of a generation that is promoted."""
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks at how far a generation has caught up."""
+
+
+class Progress:
+    """Told how far a promotion is. All of it may be left out."""
+
+    def loading(self, loaded: Loaded, of: int) -> None:
+        """States have come."""
+
+    def loaded(self, loaded: Loaded) -> None:
+        """All states have come."""
+
+    def behind(self, standing: GenerationStanding, runs: bool) -> None:
+        """How far it has caught up, and whether a worker runs it."""
+
+    def ready(self, standing: GenerationStanding) -> None:
+        """It has caught up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """What a promotion has done."""
+
+    number: int
+    before: int
+    """Which generation readers saw before."""
+    loaded: Loaded
+
+
+async def promote(
+    lake: Lake,
+    generation: Generation,
+    service: EventSourcingService,
+    *,
+    url: str | None,
+    within: int = WITHIN,
+    patience: float | None = None,
+    progress: Progress | None = None,
+) -> Promoted:
+    """Load a generation, wait until it has caught up within so many events, and let readers see it.
+
+    ``service``: of the pipeline that it belongs to. ``patience``: seconds to wait; None: as long as it takes.
+    """
+    told = progress or Progress()
+    loaded = await load(lake, generation, service, url=url, progress=told)
+    told.loaded(loaded)
+    name, number = _name(generation), generation.number
+    began = time.monotonic()
+    while True:
+        standing = await service.generations.ready(name, number, within=within)
+        if standing.state != "catching up":
+            break
+        runs = await _runs(service, generation_name(name, number))
+        told.behind(standing, runs)
+        if patience is not None and time.monotonic() - began > patience:
+            who = "no worker runs it" if not runs else "its workers are not fast enough"
+            raise LakeError(
+                f"generation {number} of {generation.plan.projection} is {standing.behind:,} events behind "
+                f"after {patience:g} s ({who}); readers still see the one before"
+            )
+        await asyncio.sleep(LOOK_EVERY)
+    told.ready(standing)
+    before = await service.generations.switch(name, number, within=within, force=True)
+    return Promoted(number, before, loaded)
+
+
+async def load(
+    lake: Lake,
+    generation: Generation,
+    service: EventSourcingService,
+    *,
+    url: str | None,
+    progress: Progress | None = None,
+) -> Loaded:
+    """Bring the states of a generation to the live store, and let workers go on from its cut."""
+    told = progress or Progress()
+    refuse_part(generation)
+    rows = read(lake, generation)
+    count = await asyncio.to_thread(rows.count)
+    waiting = await asyncio.to_thread(waiting_in, lake, generation, rows, url)
+    return await service.generations.load(
+        _name(generation),
+        generation.number,
+        _rebuilt(rows, waiting),
+        progress=lambda done: told.loading(done, count),
+    )
+
+
+async def take_back(service: EventSourcingService, name: str) -> tuple[int, int]:
+    """Let readers see the generation before the one they see: which they see now, and which they saw."""
+    standings = await service.generations.standings(name)
+    seen = next(one.number for one in standings if one.state == "current")
+    before = [one.number for one in standings if one.number < seen and one.state in ("ready", "catching up")]
+    if not before:
+        raise LakeError(f"readers of {name} see generation {seen}, and none before it is there any more")
+    await service.generations.switch(name, before[-1], force=True)
+    return before[-1], seen
+
+
+async def retire(
+    lake: Lake | None,
+    generation: Generation | None,
+    service: EventSourcingService | None,
+    name: str,
+    number: int,
+) -> int:
+    """Remove a generation from the live store and from the lake; says how many live states went."""
+    gone = 0
+    if service is not None:
+        standings = await service.generations.standings(name)
+        if any(one.number == number for one in standings):
+            gone = await service.generations.retire(name, number)
+    if lake is not None and generation is not None and generation.retired_at is None:
+        await asyncio.to_thread(remove, lake, generation, time.time_ns())
+    return gone
+
+
+def refuse_part(generation: Generation) -> None:
+    """Refuse what is not of all of history."""
+    plan = generation.plan
+    if plan.filters:
+        raise LakeError(
+            f"generation {plan.number} of {plan.projection} is of a part of history ({plan.filters}): "
+            "it can be looked at, and not be promoted"
+        )
+
+
+# ---------------------------------------------------------------------------- states on their way
+
+Waiting = dict[str, list[tuple[int, int, bytes]]]
+"""By aggregate (its key), the events that wait for a person's decision: version, when recorded, body."""
+
+
+def waiting_in(lake: Lake, generation: Generation, rows: DataFrame, url: str | None) -> Waiting:
+    """Of aggregates with an event that the projection could not take: that one, and those up to the cut."""
+    failed = rows.where("failed_version IS NOT NULL").select(*KEYS, "failed_version")
+    count = failed.count()
+    if count > MOST_FAILED:
+        raise LakeError(
+            f"{count:,} aggregates of generation {generation.number} of {generation.plan.projection} have "
+            f"an event that the projection could not take, and {MOST_FAILED:,} may have: fix it first"
+        )
+    found: Waiting = {}
+    if count:
+        with history(lake, url, generation.plan.log, generation.plan.cut) as all_of_it:
+            events = all_of_it.events().join(broadcast(failed), list(KEYS)).where("version >= failed_version")
+            for row in events.orderBy("version").toLocalIterator():
+                found.setdefault(_key(row), []).append(
+                    (row["version"], row["recorded_at"], bytes(row["body"]))
+                )
+    return found
+
+
+async def _rebuilt(rows: DataFrame, waiting: Waiting) -> AsyncIterator[Rebuilt]:
+    """States as the live store takes them; a few at a time are here."""
+    chosen = rows.select(*KEYS, "version", "state")
+    there = await asyncio.to_thread(chosen.toLocalIterator, prefetchPartitions=True)
+    while some := await asyncio.to_thread(_some, there):
+        for row in some:
+            key = _key(row)
+            # As live, there is no state before the first event.
+            state = bytes(row["state"]) if row["version"] and row["state"] is not None else b""
+            yield Rebuilt(Aggregate.parse(key), row["version"], state, waiting=waiting.get(key, ()))
+
+
+def _some(there: Iterator[Row]) -> list[Row]:
+    return list(islice(there, ROWS_AT_ONCE))
+
+
+def _key(row: Row) -> str:
+    return ":".join(row[name] for name in KEYS)
+
+
+def _name(generation: Generation) -> str:
+    return generation.plan.projection.partition("/")[2]
+
+
+async def _runs(service: EventSourcingService, processor: str) -> bool:
+    """Whether a worker has some of a processor's partitions."""
+    try:
+        return bool((await service.standing(processor)).owners)
+    except ConfigurationError:  # of a version that this program does not have
+        return True

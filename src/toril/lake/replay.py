@@ -1,0 +1,258 @@
+"""Replay: a projection over all of history up to an exact cut, by the same class that runs live.
+
+It writes the next generation (see :mod:`toril.lake.generations`). Stopped, it is taken up again by the same
+call: the same number, the same cut, from the portion where it was. With other code, other filters or another
+cut it is another generation, under a number of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import broadcast, col
+
+from toril.aggregate import check_tenant
+from toril.errors import InvalidValue
+from toril.lake import generations as made_before
+from toril.lake.engine import SPANS_TYPED, Typing, engine_for, states
+from toril.lake.errors import LakeError, OtherWriter
+from toril.lake.generations import Filters, Generation, Plan, table_of
+from toril.lake.history import KEYS, WHOLE, History, Portion, history
+from toril.lake.lake import Lake, Record
+from toril.lake.progress import Tasks, watching
+from toril.lake.subjects import Subject, code_of
+from toril.lake.tables import SPANS
+from toril.log import Partition, Position
+from toril.pipelines.spans.summary import SPAN_AGGREGATE
+from toril.runtime.backend import GenerationError
+from toril.runtime.generations import Generations
+from toril.runtime.redis import RedisBackend
+
+EVENTS_IN_PORTION = 50_000_000
+"""Events of history in one portion, about: what is lost at most, should a replay be stopped."""
+
+
+class Progress:
+    """Told how far a replay is. All of it may be left out."""
+
+    def began(self, plan: Plan, events: int, done: int) -> None:
+        """It begins, or goes on after so many portions."""
+
+    def tasks(self, portion: int, tasks: Tasks) -> None:
+        """How far Spark is with a portion."""
+
+    def wrote(self, portion: int) -> None:
+        """A portion is written."""
+
+    def checking(self) -> None:
+        """All is written, and is looked through."""
+
+    def not_kept(self, why: str) -> None:
+        """Its place in the log is not kept, and so it can be looked at and not be promoted."""
+
+
+def replay(
+    lake: Lake,
+    subject: Subject,
+    *,
+    url: str | None,
+    log: str = "log",
+    tenant: str | None = None,
+    since: int | None = None,
+    until: int | None = None,
+    cut: Mapping[str, tuple[int, str]] | None = None,
+    engine: str | None = None,
+    label: str = "",
+    portions: int | None = None,
+    keep: bool = True,
+    progress: Progress | None = None,
+    run: str = "",
+) -> Generation:
+    """Build a projection anew, from the beginning of history up to a cut, as its next generation.
+
+    ``cut``: by partition, an ordinal and an id; without one, the end of the log as it is now. ``tenant``,
+    ``since`` and ``until`` (ns, by when events were recorded) take a part of history, which can be looked at
+    and not be promoted. ``engine``: ``native`` or ``fold``, where it is not to be chosen. ``label``: what
+    you call this code. ``keep``: whether the place in the log is kept, so that it can be promoted.
+    """
+    told = progress or Progress()
+    filters = _filters(tenant, since, until)
+    chosen = engine_for(subject.projection, typing_for(lake, subject), engine).engine
+    wanted = Plan(
+        projection=subject.processor,
+        number=0,
+        cut={},
+        engine=chosen,
+        code=code_of(subject.projection, label),
+        filters=filters,
+        log=log,
+    )
+    begun = _unfinished(lake, wanted, cut)
+    with history(lake, url, log, cut if begun is None else begun.plan.cut) as all_of_it:
+        if begun is None:
+            begun = _begin(lake, subject, wanted, all_of_it, portions)
+        plan = begun.plan
+        told.began(plan, all_of_it.count, begun.done)
+        if keep and not filters and subject.definition is not None:
+            try:
+                reserve(all_of_it, subject, plan)
+            except GenerationError as problem:
+                told.not_kept(str(problem))
+        table = table_of(plan)
+        for number in range(begun.done, plan.portions):
+            portion = Portion(number, plan.portions)
+            with watching(lake.spark, f"{plan.name}, portion {number + 1}", partial(told.tasks, number)):
+                rows = states_of(all_of_it, subject, filters, portion, plan.engine)
+                lake.append(rows, table, Record(batch=number + 1, positions=plan.cut, run=run))
+            told.wrote(number)
+        told.checking()
+        if not filters:
+            check_whole(lake, plan, all_of_it, subject)
+        nothing = lake.spark.createDataFrame([], lake.read(table).schema)
+        lake.append(nothing, table, Record(batch=plan.portions + 1, positions=plan.cut, run=run))
+        done = lake.last(table)
+        if done.run != run:
+            raise OtherWriter(f"another process was writing {plan.name} as well, and has finished it")
+    return replace(begun, done=done.batch, rows=lake.read(table).count())
+
+
+def _filters(tenant: str | None, since: int | None, until: int | None) -> Filters:
+    if tenant is not None:
+        check_tenant(tenant)
+    for name, value in (("since", since), ("until", until)):
+        if value is not None and (type(value) is not int or value < 0):
+            raise InvalidValue(name, value, "whole nanoseconds since 1970")
+    if since is not None and until is not None and since >= until:
+        raise InvalidValue("until", until, f"it must be after since, {since}")
+    return Filters(tenant=tenant, since=since, until=until)
+
+
+def typing_for(lake: Lake, subject: Subject) -> Typing | None:
+    """The table that has the events of a projection in typed columns, as the projection would see them."""
+    if subject.aggregate_type != SPAN_AGGREGATE or subject.upcasters is not None or not lake.exists(SPANS):
+        return None
+    return SPANS_TYPED
+
+
+def states_of(
+    all_of_it: History,
+    subject: Subject,
+    filters: Filters,
+    portion: Portion = WHOLE,
+    engine: str | None = None,
+) -> DataFrame:
+    """The states of all aggregates: rows as a generation has them, without the batch."""
+    events = all_of_it.events(subject.aggregate_type, filters, portion)
+    skipped = all_of_it.skipped(subject.processor, filters)
+    if skipped:
+        events = _marked(events, skipped)
+    if engine_for(subject.projection, typing_for(all_of_it.lake, subject), engine).engine == "fold":
+        return states(subject.projection, events, force="fold", upcasters=subject.upcasters)
+    rows, aside = all_of_it.spans(filters, portion)
+    if skipped:
+        keys = [tuple(key.split(":", 2)) for key in skipped]
+        aside = aside.union(all_of_it.lake.spark.createDataFrame(keys, f"{' string, '.join(KEYS)} string"))
+    return states(subject.projection, events, rows, force="native", aside=aside)
+
+
+def _marked(events: DataFrame, skipped: Mapping[str, set[int]]) -> DataFrame:
+    """Events, with what people have decided about them."""
+    rows = [(*key.split(":", 2), version) for key, versions in skipped.items() for version in versions]
+    schema = f"{' string, '.join(KEYS)} string, version bigint, skipped boolean"
+    decided = events.sparkSession.createDataFrame([(*row, True) for row in rows], schema)
+    joined = events.join(broadcast(decided), [*KEYS, "version"], "left")
+    return joined.withColumn("skipped", col("skipped").isNotNull())
+
+
+# ---------------------------------------------------------------------------- which generation
+
+
+def _unfinished(lake: Lake, wanted: Plan, cut: Mapping[str, tuple[int, str]] | None) -> Generation | None:
+    """A generation that was begun with the same code, and is to be finished."""
+    for one in reversed(made_before.generations(lake, wanted.projection)):
+        same_cut = cut is None or {name: tuple(at) for name, at in cut.items()} == one.plan.cut
+        if one.state == "unfinished" and one.plan.same_work(wanted) and same_cut:
+            return one
+    return None
+
+
+def _begin(
+    lake: Lake, subject: Subject, wanted: Plan, all_of_it: History, portions: int | None
+) -> Generation:
+    """Take the next number, and make its table."""
+    count = -(-all_of_it.count // EVENTS_IN_PORTION) if portions is None else portions
+    plan = Plan(
+        projection=wanted.projection,
+        number=_next_number(lake, subject, all_of_it),
+        cut=all_of_it.cut,
+        engine=wanted.engine,
+        code=wanted.code,
+        filters=wanted.filters,
+        portions=_divisor(all_of_it.partitions, max(1, count)),
+        log=wanted.log,
+        begun_at=time.time_ns(),
+    )
+    lake.ensure(table_of(plan))
+    there = made_before.find(lake, plan.projection, plan.number)
+    if there.plan != plan:
+        raise OtherWriter(f"another process has just begun generation {plan.number} of {plan.projection}")
+    return there
+
+
+def _next_number(lake: Lake, subject: Subject, all_of_it: History) -> int:
+    """The number after all that lake or live store know; 1 where a new projection has none at all."""
+    taken = [one.number for one in made_before.generations(lake, subject.processor)]
+    if subject.definition is not None:
+        live = all_of_it.door.do(live_generations(all_of_it, subject).standings(subject.name))
+        first = subject.definition.works.get(subject.name)
+        waits = first is not None and first.start == "loaded"
+        taken += [one.number for one in live if one.number > 1 or one.reserved_at or not waits]
+    return max(taken, default=0) + 1
+
+
+def _divisor(of: int, most: int) -> int:
+    return max(number for number in range(1, min(of, most) + 1) if of % number == 0)
+
+
+def live_generations(all_of_it: History, subject: Subject) -> Generations:
+    """The generations of a projection's pipeline, in the live store that the log is of."""
+    assert subject.definition is not None
+    return Generations(subject.definition, RedisBackend(all_of_it.door.log))
+
+
+def reserve(all_of_it: History, subject: Subject, plan: Plan) -> None:
+    """Keep the generation's place in the log: from now on nothing after the cut is trimmed."""
+    there = all_of_it.door.tails()
+    cut = {Partition.parse(name): Position(*at) for name, at in plan.cut.items() if name in there}
+    version = subject.projection.version
+    generations = live_generations(all_of_it, subject)
+    all_of_it.door.do(generations.reserve(subject.name, plan.number, cut=cut, version=version))
+
+
+# ---------------------------------------------------------------------------- is it whole?
+
+
+def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) -> None:
+    """Refuse a generation that is not of every event: versions are 1, 2, 3 … so the last ones count them."""
+    rows = lake.read(plan.name)
+    failed = rows.where("failed_version IS NOT NULL").select(*KEYS)
+    (row,) = rows.selectExpr(
+        "coalesce(sum(IF(failed_version IS NULL, version, 0)), 0) AS versions",
+        "count_if(failed_version IS NOT NULL) AS failed",
+        "count(1) AS rows",
+        "count(DISTINCT tenant, aggregate_type, aggregate_id) AS aggregates",
+    ).collect()
+    events = all_of_it.events(subject.aggregate_type)
+    if row["failed"]:
+        events = events.join(broadcast(failed), list(KEYS), "left_anti")
+    there = events.count()
+    if there != row["versions"] or row["rows"] != row["aggregates"]:
+        raise LakeError(
+            f"{plan.name} is not whole: history has {there:,} events, and its states are of "
+            f"{row['versions']:,} ({row['rows']:,} states of {row['aggregates']:,} aggregates); the lake "
+            "does not go back to the first event, or has lost some: `toril lake audit` says which"
+        )

@@ -1,0 +1,151 @@
+"""Time travel: the state of an aggregate, or of all of them, as it was at a version or at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from toril.aggregate import Aggregate
+from toril.errors import InvalidValue
+from toril.events.event import restore_event
+from toril.events.projection import wants
+from toril.events.upcasters import Upcasters
+from toril.lake.generations import Filters
+from toril.lake.history import History, history, quoted
+from toril.lake.lake import Lake
+from toril.lake.replay import states_of
+from toril.lake.source import Door
+from toril.lake.subjects import Subject
+from toril.runtime.decisions import DECISIONS, decision_in, skipped
+from toril.runtime.work import ANY_TYPE
+
+AHEAD = 60 * 10**9
+"""Nanoseconds by which the clocks of client and server may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateThen:
+    """A state as it was."""
+
+    state: Any
+    """None where the aggregate had no events yet."""
+    version: int
+    """Events up to this version are in it."""
+    recorded_at: int | None
+    """When the last of them was recorded (ns)."""
+    failed_version: int | None = None
+    """The event at which it stopped, as the projection could not take it."""
+    error: str | None = None
+
+
+def state_at(
+    lake: Lake,
+    subject: Subject,
+    aggregate: Aggregate,
+    *,
+    url: str | None,
+    log: str = "log",
+    version: int | None = None,
+    at: int | None = None,
+) -> StateThen:
+    """The state of one aggregate when it was at a version, or at a time (ns); now, without either.
+
+    Events are taken from the lake, and from the log where the lake does not have them yet. What people had
+    skipped is skipped, as far as they had decided so by then.
+    """
+    _check(subject, aggregate, version, at)
+    with history(lake, url, log, _places(url, log, aggregate, lake)) as all_of_it:
+        events = _events_of(all_of_it, aggregate, at)
+        left_out = _skipped(all_of_it, subject, aggregate, at)
+        if version is not None:
+            events = events.where(f"version <= {version}")
+        ordered = events.select("version", "recorded_at", "body").orderBy("version")
+        return _folded(subject, aggregate, ordered, left_out)
+
+
+@contextmanager
+def states_at(
+    lake: Lake,
+    subject: Subject,
+    *,
+    url: str | None,
+    log: str = "log",
+    at: int | None = None,
+    cut: Mapping[str, tuple[int, str]] | None = None,
+    tenant: str | None = None,
+    engine: str | None = None,
+) -> Iterator[DataFrame]:
+    """The states of all aggregates at a time (ns), or at a cut; now, without either.
+
+    ``tenant``, ``aggregate_type``, ``aggregate_id``, ``version``, ``state`` as it is encoded, and where an
+    event could not be taken, ``failed_version`` and ``error``. Use it while it is entered.
+    """
+    _check_time(at)
+    filters = Filters(tenant=tenant, until=None if at is None else at + 1)
+    with history(lake, url, log, cut) as all_of_it:
+        yield states_of(all_of_it, subject, filters, engine=engine)
+
+
+def _check(subject: Subject, aggregate: Aggregate, version: int | None, at: int | None) -> None:
+    if subject.aggregate_type not in (ANY_TYPE, aggregate.type):
+        rule = f"{subject.processor} is of aggregates of type {subject.aggregate_type}"
+        raise InvalidValue("aggregate type", aggregate.type, rule)
+    if version is not None and at is not None:
+        raise InvalidValue("at", at, "give a version or a time, and not both")
+    if version is not None and (type(version) is not int or version < 0):
+        raise InvalidValue("version", version, "a whole number from 0")
+    _check_time(at)
+
+
+def _check_time(at: int | None) -> None:
+    if at is not None and (type(at) is not int or at < 0):
+        raise InvalidValue("at", at, "whole nanoseconds since 1970")
+    if at is not None and at > time.time_ns() + AHEAD:
+        raise InvalidValue("at", at, "it is in the future")
+
+
+def _places(url: str | None, log: str, aggregate: Aggregate, lake: Lake) -> dict[str, tuple[int, str]]:
+    """The end of history in the partitions of one aggregate: of the others nothing is read."""
+    with Door(url, log) as door:
+        layout, tails = door.do(door.log.layout(anew=True)), door.tails()
+    known = {**lake.last("events").positions, **tails}
+    return {name: known[name] for epoch in layout.ever if (name := str(epoch.of(aggregate))) in known}
+
+
+def _events_of(all_of_it: History, aggregate: Aggregate, at: int | None) -> DataFrame:
+    filters = Filters(tenant=aggregate.tenant, until=None if at is None else at + 1)
+    return all_of_it.events(aggregate.type, filters).where(f"aggregate_id = {quoted(aggregate.id)}")
+
+
+def _skipped(all_of_it: History, subject: Subject, aggregate: Aggregate, at: int | None) -> set[int]:
+    home = Aggregate(aggregate.tenant, DECISIONS, aggregate.id)
+    rows = _events_of(all_of_it, home, at).select("body").collect()
+    decisions = [found for row in rows if (found := decision_in(home.key, bytes(row["body"]))) is not None]
+    return {one.version for one in skipped(decisions, subject.processor) if one.aggregate == aggregate.key}
+
+
+def _folded(subject: Subject, aggregate: Aggregate, events: DataFrame, left_out: set[int]) -> StateThen:
+    projection, upcasters = subject.projection, subject.upcasters or Upcasters()
+    state, version, recorded_at = projection.initial(), 0, None
+    for row in events.toLocalIterator():
+        try:
+            if row["version"] not in left_out:
+                event = upcasters.apply(
+                    restore_event(
+                        bytes(row["body"]),
+                        aggregate.key,
+                        version=row["version"],
+                        recorded_at=row["recorded_at"],
+                    )
+                )
+                state = projection.apply(state, event) if wants(projection.event_types, event) else state
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to this event
+            error = f"{type(problem).__name__}: {problem}"
+            return StateThen(state, version, recorded_at, row["version"], error)
+        version, recorded_at = row["version"], row["recorded_at"]
+    return StateThen(state if version else None, version, recorded_at)
