@@ -14,7 +14,7 @@ from toril.lake.subjects import code_of
 
 COLUMNS = (
     "tenant string, aggregate_type string, aggregate_id string, version bigint, state binary, "
-    "failed_version bigint, error string"
+    "failed_version bigint, failed string"
 )
 
 

@@ -167,7 +167,7 @@ class Held(NamedTuple):
     version: int
     state: bytes | None
     failed_version: int | None = None
-    error: str | None = None
+    failed: str | None = None
 
 
 class Found(NamedTuple):
@@ -220,7 +220,7 @@ def differences(
 def _failure(held: Held) -> str:
     if held.failed_version is None:
         return f"version {held.version}"
-    return f"version {held.failed_version} failed: {held.error or ''}"[:LONGEST]
+    return f"version {held.failed_version} failed: {held.failed or ''}"[:LONGEST]
 
 
 def _fields(state: bytes | None) -> dict[str, Any] | None:

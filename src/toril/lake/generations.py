@@ -32,7 +32,7 @@ RETIRED = "toril.retired"
 OUTCOME = (
     Column("state", "binary", "The state as the projection encodes it; null where there is none."),
     Column("failed_version", "bigint", "The event that the projection could not take; null: it took all."),
-    Column("error", "string", "Why it could not; the state is that before this event."),
+    Column("failed", "string", "Why it could not; the state is that before this event."),
 )
 """What a generation has of each aggregate, beside whose it is."""
 

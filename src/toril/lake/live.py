@@ -69,7 +69,7 @@ async def _pair(
     """What the generation has of an aggregate, taken as far as live is, and what live has."""
     aggregate = Aggregate(*(row[name] for name in KEYS))
     state = None if row["state"] is None else bytes(row["state"])
-    held = Held(row["version"], state, row["failed_version"], row["error"])
+    held = Held(row["version"], state, row["failed_version"], row["failed"])
     found = await _live(aggregate, work, backend)
     if found is None or held.failed_version is not None or state is None or found.version <= held.version:
         return held, found

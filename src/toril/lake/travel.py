@@ -40,7 +40,7 @@ class StateThen:
     """When the last of them was recorded (ns)."""
     failed_version: int | None = None
     """The event at which it stopped, as the projection could not take it."""
-    error: str | None = None
+    failed: str | None = None
 
 
 def state_at(
@@ -83,7 +83,7 @@ def states_at(
     """The states of all aggregates at a time (ns), or at a cut; now, without either.
 
     ``tenant``, ``aggregate_type``, ``aggregate_id``, ``version``, ``state`` as it is encoded, and where an
-    event could not be taken, ``failed_version`` and ``error``. Use it while it is entered.
+    event could not be taken, ``failed_version`` and ``failed``. Use it while it is entered.
     """
     _check_time(at)
     filters = Filters(tenant=tenant, until=None if at is None else at + 1)
