@@ -39,8 +39,9 @@ storm: parts-for-tests jars ## run the promise tests longer: SCALE=20, SEED=rand
 		--hypothesis-seed=$$seed --timeout=3600
 
 bench-%: ## run one benchmark, benchmarks/NAME.py, in an environment of its own: make bench-NAME
-	@tools/parts.sh run
+	@tools/parts.sh $(if $(filter lake,$*),$@,run)
 	@tools/venv.sh .venv-bench $(wildcard benchmarks/$*.requirements.txt)
+	@$(if $(filter lake,$*),.venv-bench/bin/toril lake setup)
 	.venv-bench/bin/python -m benchmarks.$* $(ARGS)
 
 .PHONY: lock
