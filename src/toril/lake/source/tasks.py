@@ -22,35 +22,28 @@ AHEAD = 4
 def read_task(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     """All that a task reads, as batches of Arrow."""
     with Door(options.where(), options.log) as door:
+        floors = Floors(door.log, task.floor)
+        if task.floor:
+            # They are there since it was planned, unless it is run once more.
+            door.do(floors.put({stretch.partition: stretch.after for stretch in task.stretches}))
+            door.begin(floors.keep())
         ready: asyncio.Queue[Page | Exception | None] = asyncio.Queue(AHEAD)
-        fetching = door.begin(_fetch(door.log, task, ready))
-        try:
-            while (page := door.do(ready.get())) is not None:
-                if isinstance(page, Exception):
-                    raise page
-                batch = columns(page.partition, task.wanted.rows(page.entries))
-                if batch.num_rows:
-                    yield batch
-        finally:
-            fetching.cancel()
+        door.begin(_fetch(door.log, task, ready))
+        while (page := door.do(ready.get())) is not None:
+            if isinstance(page, Exception):
+                raise page
+            batch = columns(page.partition, task.wanted.rows(page.entries))
+            if batch.num_rows:
+                yield batch
+        if task.floor:  # a task that has failed is tried again, and needs them
+            door.do(floors.remove())
 
 
 async def _fetch(log: Log, task: Task, ready: asyncio.Queue[Page | Exception | None]) -> None:
-    floors = Floors(log, task.floor)
-    keeping: asyncio.Task[None] | None = None
     try:
-        if task.floor:
-            # They are there since it was planned, unless it is run once more.
-            await floors.put({stretch.partition: stretch.after for stretch in task.stretches})
-            keeping = asyncio.create_task(floors.keep())
         for stretch in task.stretches:
             async for page in pages(log, stretch):
                 await ready.put(page)
-        if task.floor:
-            await floors.remove()
         await ready.put(None)
     except Exception as problem:  # noqa: BLE001 - it is raised where the pages are taken
         await ready.put(problem)
-    finally:
-        if keeping is not None:
-            keeping.cancel()
