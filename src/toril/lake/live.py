@@ -41,7 +41,7 @@ async def diff_live(
     fraction: float = 1.0,
     samples: int = SAMPLES,
 ) -> Diff:
-    """Compare a generation with what readers see. ``fraction``: of the aggregates, the same ones each time."""
+    """Compare a generation with what readers see; with a ``fraction``, the same ones of them each time."""
     if not 0 < fraction <= 1:
         raise InvalidValue("fraction", fraction, "more than 0, and at most 1")
     work = await service.generations.reading(subject.name)

@@ -1,0 +1,172 @@
+"""Which projection a command is about: one of Toril's own, or one of a program, as pipelines name it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from toril.cli.careful import INTERRUPTED, Refused
+from toril.cli.loading import load
+from toril.cli.log.target import has_cold
+from toril.cli.runtime.target import load_pipelines
+from toril.cli.show import note
+from toril.cli.up import CLICKHOUSE_VARIABLE
+from toril.connection.open import URL_VARIABLE
+from toril.errors import InvalidValue
+from toril.events.declared import DeclaredProjection
+from toril.events.projection import FoldProjection
+from toril.lake.subjects import Subject, find_subject, subjects_of
+from toril.log import ColdStore
+from toril.pipelines.spans.ingestion import Ingestion
+from toril.pipelines.spans.memory import MemorySpanTable, MemoryTraceTable
+from toril.runtime import EventSourcing
+from toril.runtime.service import EventSourcingService
+
+T = TypeVar("T")
+
+RULE = "it names a module and an EventSourcing, a pipeline or a projection in it, like shop.orders:sourcing"
+
+projection_argument = click.argument("projection", metavar="PROJECTION")
+program_option = click.option(
+    "--program",
+    "program_",
+    metavar="MODULE:NAME",
+    help="The program that has the projection; without it, Toril's own, which has trace_summary.",
+)
+clickhouse_option = click.option(
+    "--clickhouse",
+    metavar="URL",
+    help=f"Where Toril's own program keeps quiet aggregates ({CLICKHOUSE_VARIABLE}).",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program: its projections, and where its log is."""
+
+    subjects: dict[str, Subject]
+    url: str | None
+    log: str
+    sourcing: EventSourcing | None
+    """None: it is a projection alone, and nothing live is known of it."""
+
+    def find(self, projection: str) -> Subject:
+        """A projection by its name; an error that lists what there is."""
+        return find_subject(projection, self.subjects)
+
+    def live(self, subject: Subject) -> EventSourcing:
+        """The event sourcing; an error where there is none."""
+        if self.sourcing is None or subject.definition is None:
+            raise Refused(f"{subject.processor} belongs to no pipeline: there are no live states of it")
+        return self.sourcing
+
+    @asynccontextmanager
+    async def service(
+        self, subject: Subject, cold: ColdStore | None = None
+    ) -> AsyncIterator[EventSourcingService]:
+        """The service of the projection's pipeline, open."""
+        sourcing = self.live(subject)
+        async with sourcing:
+            log = sourcing.log
+            assert log is not None
+            log.cold = log.cold or cold
+            if log.cold is None and has_cold(await log.standings()):
+                raise Refused(
+                    f"aggregates of log {log.name!r} are in a cold store: name it with --clickhouse, or give "
+                    "a --program whose EventSourcing has it (nothing was changed)"
+                )
+            yield sourcing.pipelines[subject.pipeline].service
+
+
+def program(said: str | None, url: str | None, log_name: str) -> Program:
+    """The program that ``--program`` names, or Toril's own."""
+    if said is None:
+        sourcing = EventSourcing(url, log=log_name)
+        Ingestion(sourcing, spans=MemorySpanTable(), traces=MemoryTraceTable())
+        return _of(sourcing)
+    if url:
+        os.environ[URL_VARIABLE] = url
+    found = load("--program", said, RULE)
+    if isinstance(found, type) and issubclass(found, DeclaredProjection | FoldProjection):
+        made = found() if issubclass(found, FoldProjection) else found
+        subject = Subject(pipeline=said.partition(":")[0], name=made.name, projection=made)
+        return Program({subject.processor: subject}, url or os.environ.get(URL_VARIABLE), log_name, None)
+    target = load_pipelines(said)
+    if target.sourcing.in_memory:
+        raise Refused("these pipelines live in memory://, in a process of their own: nobody can look in")
+    return _of(target.sourcing)
+
+
+def _of(sourcing: EventSourcing) -> Program:
+    definitions = [pipeline.definition for pipeline in sourcing.pipelines.values()]
+    return Program(subjects_of(definitions), sourcing.url, sourcing.log_name, sourcing)
+
+
+@asynccontextmanager
+async def cold_store(clickhouse: str | None) -> AsyncIterator[ColdStore | None]:
+    """Where Toril's own program keeps quiet aggregates, where it has a server for that."""
+    where = clickhouse or os.environ.get(CLICKHOUSE_VARIABLE)
+    if where is None:
+        yield None
+        return
+    from toril.stores.clickhouse import ClickHouseColdStore, Database  # needs an extra
+
+    async with await Database.open(where) as database:
+        yield ClickHouseColdStore(database)
+
+
+def moment(field: str) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
+    """Read a moment, as nanoseconds since 1970: ``2026-11-16T08:00``; without a zone it is UTC."""
+
+    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:  # noqa: ARG001
+        return None if value is None else parse_moment(field, value)
+
+    return read
+
+
+def parse_moment(field: str, value: str) -> int:
+    """The nanoseconds that are meant."""
+    try:
+        said = datetime.fromisoformat(value)
+    except ValueError:
+        raise InvalidValue(
+            field, value, "a time like 2026-11-16T08:00:00Z; without a zone it is UTC"
+        ) from None
+    aware = said if said.tzinfo is not None else said.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+
+
+@contextmanager
+def interruptible(said: str) -> Iterator[None]:
+    """Ctrl-C ends it with a word on what becomes of it, and the exit code of that."""
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        note(f"stopped; {said}")
+        sys.exit(INTERRUPTED)
+
+
+def run(work: Awaitable[T]) -> T:
+    """Do something that waits for servers."""
+
+    async def do() -> T:
+        return await work
+
+    return asyncio.run(do())
+
+
+def numbered(field: str, said: str, known: dict[str, Any]) -> int:
+    """The number of a generation."""
+    if not said.isdigit() or int(said) < 1:
+        raise InvalidValue(
+            field, said, f"the number of a generation, or one of: {', '.join(known) or 'none'}"
+        )
+    return int(said)

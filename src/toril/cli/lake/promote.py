@@ -1,0 +1,230 @@
+"""``toril lake promote``: a generation goes live, and readers see it; or the one before, once more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from toril.cli.careful import make_sure, yes_option
+from toril.cli.lake.projections import (
+    Program,
+    clickhouse_option,
+    cold_store,
+    interruptible,
+    program,
+    program_option,
+    projection_argument,
+)
+from toril.cli.lake.target import json_option, lake_option, log_option, master_option, opened, url_option
+from toril.cli.show import as_json, errors, note, one_line, say
+from toril.cli.times import parse_duration, whole
+from toril.errors import InvalidValue
+from toril.lake.generations import Generation, find, latest
+from toril.lake.lake import Lake
+from toril.lake.promote import Progress as Told
+from toril.lake.promote import Promoted, refuse_part, take_back
+from toril.lake.promote import promote as promoted
+from toril.lake.runs import Runs
+from toril.lake.subjects import Subject
+from toril.runtime.generations import WITHIN, GenerationStanding, Loaded
+
+NOBODY = 5.0
+"""Seconds after which it is said that no worker runs the generation."""
+
+
+@click.command()
+@projection_argument
+@click.argument("generation", metavar="[NUMBER]", required=False, callback=whole("NUMBER", 1, 10**9))
+@program_option
+@click.option("--back", is_flag=True, help="Let readers see the generation before, once more.")
+@click.option(
+    "--within",
+    default=str(WITHIN),
+    show_default=True,
+    metavar="N",
+    callback=whole("--within", 0, 10**12),
+    help="Events that it may be behind when readers are switched to it.",
+)
+@click.option("--patience", metavar="TIME", help="Give up when it has not caught up by then, like 10m.")
+@clickhouse_option
+@yes_option
+@log_option
+@url_option
+@lake_option
+@master_option
+@json_option
+def promote(
+    projection: str,
+    generation: int | None,
+    program_: str | None,
+    back: bool,
+    within: int,
+    patience: str | None,
+    clickhouse: str | None,
+    yes: bool,
+    log_name: str,
+    url: str | None,
+    path: str | None,
+    master: str | None,
+    json_: bool,
+) -> None:
+    """Bring a generation (without a number, the latest) to the live store, and let readers see it.
+
+    Its states are loaded, its workers catch up from exactly its cut, beside those of the generation before,
+    and when they have, readers are switched in one write. Live traffic goes on all the time. It can be
+    stopped and run again at any point. With --back, readers see the one before again; that is one write too.
+    """
+    where = program(program_, url, log_name)
+    subject = where.find(projection)
+    where.live(subject)
+    if back:
+        if generation is not None:
+            raise InvalidValue(
+                "NUMBER", generation, "--back goes to the generation before, whichever that is"
+            )
+        asyncio.run(_back(where, subject, yes, json_))
+        return
+    seconds = None if patience is None else parse_duration("--patience", patience) / 1000
+    with opened(path, master, name="toril lake promote", quiet=json_) as lake:
+        chosen = _chosen(lake, subject, generation)
+        refuse_part(chosen)
+        as_lines = json_ or not errors.is_terminal
+        arguments = {"projection": subject.processor, "generation": chosen.number, "within": within}
+        with (
+            interruptible("the same command goes on where it was; readers see what they saw"),
+            Runs(lake).recorded("promote", arguments) as one,
+        ):
+            asyncio.run(make_sure("promote", _question(chosen), yes))
+            with _shown(as_lines) as told:
+                done = asyncio.run(_promote(where, subject, lake, chosen, within, seconds, clickhouse, told))
+            one.rows = {chosen.plan.name: done.loaded.placed}
+    if json_:
+        as_json({"what": "promoted", "generation": done.number, "before": done.before}, indent=None)
+        return
+    say(
+        Text.assemble(
+            "readers of ",
+            (one_line(subject.processor), "bold"),
+            f" see generation {done.number}; before, they saw {done.before}",
+        )
+    )
+    note(
+        "'toril lake promote --back' takes it back; the one before goes on running until 'toril lake retire'"
+    )
+
+
+def _chosen(lake: Lake, subject: Subject, number: int | None) -> Generation:
+    if number is not None:
+        return find(lake, subject.processor, number)
+    found = latest(lake, subject.processor)
+    if found is None:
+        raise InvalidValue(
+            "PROJECTION",
+            subject.processor,
+            "it has no generation that is whole: `toril lake replay` makes one",
+        )
+    return found
+
+
+def _question(chosen: Generation) -> str:
+    return f"Let all readers of {chosen.plan.projection} see generation {chosen.number} ({chosen.plan.code})?"
+
+
+async def _promote(
+    where: Program,
+    subject: Subject,
+    lake: Lake,
+    chosen: Generation,
+    within: int,
+    patience: float | None,
+    clickhouse: str | None,
+    told: Told,
+) -> Promoted:
+    async with cold_store(clickhouse) as cold, where.service(subject, cold) as service:
+        return await promoted(
+            lake, chosen, service, url=where.url, within=within, patience=patience, progress=told
+        )
+
+
+async def _back(where: Program, subject: Subject, yes: bool, json_: bool) -> None:
+    question = f"Let all readers of {subject.processor} see the generation before, once more?"
+    await make_sure("promote --back", question, yes)
+    async with where.live(subject) as sourcing:
+        service = sourcing.pipelines[subject.pipeline].service
+        now, before = await take_back(service, subject.name)
+    if json_:
+        as_json({"what": "taken back", "generation": now, "before": before})
+    else:
+        say(Text(f"readers of {one_line(subject.processor)} see generation {now}; before, they saw {before}"))
+
+
+class _Shown(Told):
+    """How far it is: bars on a terminal, lines of JSON elsewhere."""
+
+    def __init__(self, bar: Progress | None) -> None:
+        self._bar = bar
+        self._task = None if bar is None else bar.add_task("looking at the lake", total=None, said="")
+        self._began = time.monotonic()
+        self._said = 0.0
+        self._most = 0
+        self._complained = False
+
+    def _show(self, what: str, done: int, of: int, said: str) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=what, completed=done, total=max(of, 1), said=said)
+        elif time.monotonic() - self._said >= 1:
+            self._said = time.monotonic()
+            as_json({"what": what, "done": done, "of": of}, indent=None)
+
+    def loading(self, loaded: Loaded, of: int) -> None:
+        done = loaded.placed + loaded.there + loaded.gone
+        rate = done / max(time.monotonic() - self._began, 0.1)
+        self._show("loading", done, of, f"{done:,} of {of:,} states, {rate:,.0f} a second")
+
+    def loaded(self, loaded: Loaded) -> None:
+        self._began = time.monotonic()
+        if loaded.gone:
+            note(f"{loaded.gone:,} states were left out: their tenants were erased since")
+
+    def behind(self, standing: GenerationStanding, runs: bool) -> None:
+        self._most = max(self._most, standing.behind)
+        waited = time.monotonic() - self._began
+        done = self._most - standing.behind
+        said = f"{standing.behind:,} events behind, {done / max(waited, 0.1):,.0f} a second"
+        self._show("catching up", done, self._most, said)
+        if not runs and waited > NOBODY and not self._complained:
+            self._complained = True
+            note(
+                f"no worker runs {standing.name} yet: those whose program has version {standing.version} of "
+                "the projection find it by themselves"
+            )
+
+
+@contextmanager
+def _shown(as_lines: bool) -> Iterator[_Shown]:
+    if as_lines:
+        yield _Shown(None)
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=errors, transient=True) as bar:
+        yield _Shown(bar)
