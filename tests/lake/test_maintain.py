@@ -79,7 +79,7 @@ def test_files_are_found_and_removed_here_and_where_only_spark_can(lake: Lake) -
     here, there = files_of(lake), HadoopFiles(lake.spark, f"file://{lake.path}")
     assert isinstance(here, LocalFiles)
     for files in (here, there):
-        assert tables_in(lake, files) == ["events"]
+        assert tables_in(files) == ["events"]
         assert files.walk("nothing") == []
         assert files.folders("nothing") == []
     visible = [file for file in here.walk("events") if not file.path.rpartition("/")[2].startswith(".")]

@@ -140,10 +140,10 @@ def files_of(lake: Lake) -> Files:
     return HadoopFiles(lake.spark, lake.path) if folder is None else LocalFiles(folder)
 
 
-def tables_in(lake: Lake, files: Files | None = None) -> list[str]:
+def tables_in(lake: Lake | Files) -> list[str]:
     """The names of all tables in a lake, also of those that are deeper, or not Toril's."""
     found: list[str] = []
-    looked = files or files_of(lake)
+    looked = files_of(lake) if isinstance(lake, Lake) else lake
 
     def look(below: str, depth: int) -> None:
         inside = looked.folders(below)

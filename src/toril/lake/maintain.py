@@ -87,7 +87,7 @@ def maintain(
         raise InvalidValue("target" if target < 1 else "most", min(target, most), "a whole number from 1")
     mine = own_session(lake)
     files = files_of(mine)
-    there = tables_in(mine, files)
+    there = tables_in(files)
     for name in tables or ():
         if name not in there:
             raise InvalidValue("table", name, f"{lake.path} has: {', '.join(there) or 'none'}")

@@ -1,0 +1,98 @@
+"""``toril lake erase``: a tenant removed from the tables and from their history."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from toril.aggregate import check_tenant
+from toril.cli.careful import make_sure_by_name, yes_option
+from toril.cli.lake.target import lake_options, opened, place
+from toril.cli.looks import number, size
+from toril.cli.show import Column, as_json, errors, fitted_table, note, one_line, say
+from toril.lake.erase import ErasedFromLake
+from toril.lake.erase import erase as erase_from
+from toril.lake.errors import LakeError
+from toril.lake.files import local_folder
+from toril.lake.runs import RUNS, Runs
+
+WARNING = (
+    "This removes all rows of tenant {name} from the lake {place}, and all former versions of its tables, "
+    "for good. Readers of former versions fail from then on; a batch that is being written begins anew."
+)
+
+
+@click.command()
+@click.argument("tenant", metavar="TENANT")
+@yes_option
+@lake_options
+def erase(tenant: str, yes: bool, path: str | None, master: str | None, json_: bool) -> None:
+    """Remove a tenant from the tables and from their history, for good.
+
+    From every table, the files of former versions, the change feed, and the statistics in the tables' logs.
+    Erase it from the log first ('toril tenant erase'): what the log still has would be archived again. What
+    was cut off is finished by another run.
+    """
+    check_tenant(tenant)
+    where = place(path)
+    folder = local_folder(where)
+    if folder is not None and not Path(folder).is_dir():
+        raise LakeError(f"there is no lake at {where} (nothing was changed)")
+    asyncio.run(make_sure_by_name("erase", WARNING.format(name=tenant, place=where), tenant, yes))
+    with opened(path, master, name="toril lake erase", quiet=json_) as lake:
+        # Without the name: it would be the next thing to erase.
+        runs = Runs(lake) if lake.exists(RUNS) else None
+        one = runs.begin("erase", {}) if runs is not None else None
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=errors,
+            transient=True,
+            disable=json_ or not errors.is_terminal,
+        ) as progress:
+            task = progress.add_task("looking at the tables", total=None)
+
+            def told(done: int, of: int, what: str) -> None:
+                progress.update(task, completed=done, total=of, description=what)
+
+            report = erase_from(lake, tenant, told)
+        if runs is not None and one is not None:
+            one.rows = {table.table: table.rows for table in report.tables}
+            runs.end(one)
+    if json_:
+        as_json({"lake": where, "rows": report.rows, **asdict(report)})
+    else:
+        _show(report, where)
+
+
+def _show(report: ErasedFromLake, where: str) -> None:
+    if not report.tables:
+        say(Text(f"No table in {where} has tenants: nothing was removed."))
+    else:
+        fitted_table(
+            [
+                Column("table", least=12),
+                Column("rows", right=True),
+                Column("files", right=True),
+                Column("of the log", right=True, leave=1),
+                Column("bytes", right=True),
+            ],
+            [
+                [
+                    one_line(one.table + (" (all of it)" if one.whole else "")),
+                    number(one.rows),
+                    number(one.files),
+                    number(one.log_files),
+                    size(one.bytes),
+                ]
+                for one in report.tables
+            ],
+        )
+    for text in report.remains:
+        note(f"remains: {text}")

@@ -1,0 +1,365 @@
+"""Erasing a tenant from a lake: from every table, from all that tables were, and from their logs.
+
+A deleted row lives on in Delta: in files that former versions have, in the change feed, and in the log, whose
+statistics have the smallest and largest values of each file. So for each table, in this order:
+
+1. its rows are deleted;
+2. a fence: a change of the table's properties, at which every transaction that is under way fails. From here
+   on nothing can be committed that was written before it, so files of before can go at once;
+3. files that the table no longer has, and its change feed, are removed (VACUUM up to the fence, not to now:
+   what a job writes meanwhile stays);
+4. an empty batch says how far the table is, and becomes the beginning of the log: a checkpoint;
+5. all of the log before it is removed. Nothing can travel in time to before it.
+
+It can be cut off anywhere, and another run finishes it. Readers of former versions fail from then on, and a
+job that was in the middle of a batch begins that batch anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import lit
+
+from toril.aggregate import check_tenant
+from toril.lake.errors import LakeError, OtherWriter
+from toril.lake.files import LOG, Files, files_of, own_session, settings, tables_in
+from toril.lake.generations import PLAN, Plan
+from toril.lake.lake import NEVER, Lake, Record
+from toril.lake.maintain import vacuuming
+from toril.lake.problems import SPARKS, explained, passing
+from toril.lake.runs import RUNS
+from toril.lake.tables import BATCH, EVENTS, WHERE_IN_THE_LOG, Column, Table
+
+ERASURES = Table(
+    name="erasures",
+    comment="Which places in the log had events of tenants that were erased. It does not say of whom.",
+    columns=(
+        *WHERE_IN_THE_LOG[:2],
+        Column("first", "bigint", "The first ordinal of some in a row.", True),
+        Column("last", "bigint", "The last of them.", True),
+        Column("erased_at", "bigint", "When: nanoseconds since 1970.", True),
+        BATCH,
+    ),
+)
+"""Holes that must be: the audit does not take them for lost events."""
+
+ERASING = "toril.erasing"
+"""The table's property that says that it is being erased from, and how often checkpoints were made before."""
+
+INTERVAL = "delta.checkpointInterval"
+
+ATTEMPTS = 10
+
+MARGIN = 5.0
+"""Seconds between the last deletion and the fence: by so much may VACUUM be late when it reads the clock."""
+
+_VERSION = re.compile(r"\.?(\d{20})\.")
+"""What begins the name of a file in a table's log, and of what the file system keeps beside it."""
+
+Told = Callable[[int, int, str], None]
+"""Is told how far it is: so many tables, of so many, and what is done now."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ErasedTable:
+    """What was removed from a table."""
+
+    table: str
+    rows: int = 0
+    files: int = 0
+    """Files with rows, of the table as it was and of its change feed."""
+    bytes: int = 0
+    log_files: int = 0
+    """Files of the table's log."""
+    whole: bool = False
+    """Whether all of the table is gone, because it was only about this tenant."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ErasedFromLake:
+    """What was removed, and what was not looked at."""
+
+    tables: list[ErasedTable] = field(default_factory=list)
+    remains: list[str] = field(default_factory=list)
+    """What is still there, and why."""
+
+    @property
+    def rows(self) -> int:
+        """Of all tables."""
+        return sum(table.rows for table in self.tables)
+
+
+def erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
+    """Remove all that a lake has of a tenant, for good. See the module's text.
+
+    Erase the tenant from the log first: what the log still has is archived again.
+    """
+    check_tenant(tenant)
+    mine = own_session(lake)
+    files = files_of(mine)
+    report = ErasedFromLake()
+    names = tables_in(files)
+    # In the order in which rows come into them: what a job takes from one to the next is found there.
+    names.sort(key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
+    tables = [one for name in names if (one := _look(mine, files, name, tenant, report)) is not None]
+    steps = 4 * len(tables)
+    done = 0
+
+    def tell(what: str) -> None:
+        nonlocal done
+        if told is not None:
+            told(min(done, steps), steps, what)
+        done += 1
+
+    left = tables
+    while left:
+        for table in left:
+            tell(f"{table.name}: deleting rows")
+            table.delete()
+        deleted_at = time.time()
+        time.sleep(MARGIN)
+        for table in left:
+            tell(f"{table.name}: stopping what is under way")
+            table.fence(deleted_at)
+        left = [table for table in tables if table.has_rows()]
+    for table in tables:
+        tell(f"{table.name}: removing files of former versions")
+        table.vacuum()
+        tell(f"{table.name}: removing its history")
+        report.remains += table.cut_log()
+        report.tables.append(table.done())
+    if told is not None:
+        told(steps, steps, "")
+    return report
+
+
+_ORDER = {name: place for place, name in enumerate(("events", "quarantine", "spans", "trace_summaries"))}
+
+
+def _look(lake: Lake, files: Files, name: str, tenant: str, report: ErasedFromLake) -> _Erasing | None:
+    """What is to be done for a table; a generation of this tenant alone is removed at once."""
+    properties = _properties(lake, name)
+    if "toril.table" not in properties:
+        report.remains.append(f"{name}: it is not a table of Toril's, and was not touched")
+        return None
+    if name != RUNS.name and "tenant" not in lake.read(name).columns:
+        return None
+    if not _is_about(properties, tenant):
+        return _Erasing(lake, files, name, tenant)
+    rows = _of(lake, name, tenant).count()
+    there = files.walk(name)
+    files.remove(name)
+    logs = sum(file.path.startswith(f"{LOG}/") for file in there)
+    size = sum(file.size for file in there)
+    report.tables.append(
+        ErasedTable(table=name, whole=True, rows=rows, files=len(there) - logs, bytes=size, log_files=logs)
+    )
+    return None
+
+
+class _Erasing:
+    """One table, and one tenant."""
+
+    def __init__(self, lake: Lake, files: Files, name: str, tenant: str) -> None:
+        self.lake = lake
+        self.files = files
+        self.name = name
+        self.tenant = tenant
+        self.sql_name = lake.sql_name(name)
+        self.before = files.walk(name)
+        self.rows = 0
+        self.deleted_at = 0.0
+
+    def has_rows(self) -> bool:
+        """Whether there are any of the tenant."""
+        return not _of(self.lake, self.name, self.tenant).isEmpty()
+
+    def delete(self) -> None:
+        """Delete the tenant's rows from the table as it is."""
+        if there := _of(self.lake, self.name, self.tenant).count():
+            self.rows += there
+            if self.name == EVENTS.name:
+                self._note_places()
+            self._again_and_again(self._delete)
+
+    def fence(self, deleted_at: float) -> None:
+        """Have every transaction fail that is under way."""
+        self._again_and_again(self._fence)
+        self.deleted_at = deleted_at
+
+    def cut_log(self) -> list[str]:
+        """Let the log begin anew; what could not be removed."""
+        beginning = self._again_and_again(self._begin_log)
+        self._cut_log(beginning)
+        self._again_and_again(self._end)
+        current = {unquote(path.rpartition(f"/{self.name}/")[2]) for path in self._paths()}
+        there = {file.path for file in self.files.walk(self.name) if file.path.endswith(".parquet")}
+        others = [path for path in there - current if not path.startswith(LOG)]
+        if not others:
+            return []
+        what = f"{self.name}: {len(others):,} files that belong to no version: a job is, or was, at work. "
+        return [f"{what}Run it again when it has ended a batch, or leave them to `toril lake maintain`"]
+
+    def _paths(self) -> list[str]:
+        return self.lake.read(self.name).inputFiles()
+
+    def done(self) -> ErasedTable:
+        """What was removed."""
+        left = {file.path for file in self.files.walk(self.name)}
+        gone = [file for file in self.before if file.path not in left and not _checksum(file.path)]
+        logs = sum(file.path.startswith(f"{LOG}/") for file in gone)
+        return ErasedTable(
+            table=self.name,
+            rows=self.rows,
+            files=len(gone) - logs,
+            bytes=sum(file.size for file in gone),
+            log_files=logs,
+        )
+
+    def _note_places(self) -> None:
+        """Write down which places become empty, before they are: noted twice is as good as once."""
+        self.lake.ensure(ERASURES)
+        _of(self.lake, self.name, self.tenant).select(
+            "log_epoch", "log_partition", "ordinal"
+        ).createOrReplaceTempView("toril_erased_places")
+        rows = self.lake.spark.sql(
+            "SELECT log_epoch, log_partition, min(ordinal) AS first, max(ordinal) AS last FROM"
+            " (SELECT *, ordinal - row_number() OVER (PARTITION BY log_epoch, log_partition ORDER BY ordinal)"
+            " AS run FROM toril_erased_places) GROUP BY log_epoch, log_partition, run"
+        ).withColumn("erased_at", lit(time.time_ns()))
+
+        def note() -> None:
+            had = self.lake.last(ERASURES)
+            run = secrets.token_urlsafe(9)
+            self.lake.append(rows, ERASURES, Record(batch=had.batch + 1, run=run))
+            if self.lake.last(ERASURES).run != run:
+                raise OtherWriter(f"another process has written this batch of {ERASURES.name}")
+
+        self._again_and_again(note)
+
+    def _delete(self) -> None:
+        with self.lake.keeping_record(self.name):
+            # What the commit says of it names the tenant; it goes with the log.
+            statement = f"DELETE FROM {self.sql_name} WHERE {_condition(self.name, self.tenant)}"  # noqa: S608
+            self.lake.spark.sql(statement).collect()
+
+    def _fence(self) -> None:
+        properties = _properties(self.lake, self.name)
+        former = properties.get(ERASING, properties.get(INTERVAL, ""))
+        with self.lake.keeping_record(self.name):
+            # Properties that change nothing would be no fence: it must be a word that was never said.
+            self.lake.spark.sql(
+                f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES "
+                f"('{ERASING}' = '{former}', '{INTERVAL}' = '1', "
+                f"'toril.fence' = '{secrets.token_urlsafe(9)}')"
+            )
+
+    def vacuum(self) -> None:
+        """Remove files of before the fence that the table does not have."""
+        switch = settings(self.lake.spark, spark__databricks__delta__retentionDurationCheck__enabled="false")
+        with switch, vacuuming(self.lake):
+            # As of when rows were deleted: between that and the fence is time enough for Spark to begin.
+            hours = max(time.time() - self.deleted_at, 0) / 3600
+            self.lake.spark.sql(f"VACUUM {self.sql_name} RETAIN {hours:.9f} HOURS").collect()
+
+    def _begin_log(self) -> int:
+        """A commit that says how far the table is, and has a checkpoint; its version."""
+        had = self.lake.last(self.name)
+        if had == NEVER:
+            self._fence()
+            return self.lake.version(self.name)
+        run = f"erasure-{secrets.token_urlsafe(9)}"
+        record = msgspec.structs.replace(had, batch=had.batch + 1, run=run)
+        empty = self.lake.read(self.name).limit(0)
+        table = Table(
+            name=_properties(self.lake, self.name)["toril.table"],
+            comment="",
+            columns=tuple(Column(each.name, "", "") for each in empty.schema),
+        )
+        self.lake.append(empty, table, record)
+        history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.sql_name} LIMIT 100")
+        for row in history.select("version", "userMetadata").collect():
+            if run in (row["userMetadata"] or ""):
+                version: int = row["version"]
+                return version
+        raise OtherWriter(f"another process has written this batch of {self.lake.place(self.name)}")
+
+    def _cut_log(self, beginning: int) -> None:
+        log = f"{self.name}/{LOG}"
+        there = [file.path for file in self.files.walk(log)]
+        if not any(path.startswith(f"{beginning:020d}.checkpoint.") for path in there):
+            raise LakeError(
+                f"{self.lake.place(self.name)} has no checkpoint of version {beginning}, so the log cannot "
+                "be cut: the rows are gone, its history is not yet; run it again"
+            )
+        # The oldest first: whenever it is cut off, what is left has no hole.
+        for path in sorted(there, key=lambda path: path.lstrip(".")):
+            found = _VERSION.match(path)
+            if found and int(found[1]) < beginning:
+                self.files.remove(f"{log}/{path}")
+
+    def _end(self) -> None:
+        properties = _properties(self.lake, self.name)
+        former = properties.get(ERASING, "")
+        with self.lake.keeping_record(self.name):
+            if former:
+                self.lake.spark.sql(
+                    f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES ('{INTERVAL}' = '{former}')"
+                )
+            gone = [ERASING, "toril.fence"] if former else [ERASING, "toril.fence", INTERVAL]
+            said = ", ".join(f"'{name}'" for name in gone)
+            self.lake.spark.sql(f"ALTER TABLE {self.sql_name} UNSET TBLPROPERTIES IF EXISTS ({said})")
+
+    def _again_and_again(self, work: Callable[[], Any]) -> Any:
+        """What a job was quicker at is tried again."""
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                with explained(self.lake.place(self.name)):
+                    return work()
+            except (*SPARKS, OtherWriter) as problem:
+                if not left or not passing(problem):
+                    raise
+        raise AssertionError("unreachable")
+
+
+def _of(lake: Lake, name: str, tenant: str) -> DataFrame:
+    return lake.read(name).where(_condition(name, tenant))
+
+
+def _condition(name: str, tenant: str) -> str:
+    """A tenant's rows; of runs, those that were told of the tenant."""
+    if name == RUNS.name:
+        return f"instr(arguments, {_text(json.dumps(tenant))}) > 0"
+    return f"tenant = {_text(tenant)}"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _properties(lake: Lake, name: str) -> dict[str, str]:
+    (row,) = lake.spark.sql(f"DESCRIBE DETAIL {lake.sql_name(name)}").select("properties").collect()
+    return dict(row["properties"])
+
+
+def _is_about(properties: dict[str, str], tenant: str) -> bool:
+    """Whether a table is a generation that was made of this tenant alone."""
+    try:
+        return msgspec.json.decode(properties.get(PLAN, ""), type=Plan).filters.tenant == tenant
+    except msgspec.MsgspecError:
+        return False
+
+
+def _checksum(path: str) -> bool:
+    """What Hadoop keeps beside a file on a local disk."""
+    return path.rpartition("/")[2].startswith(".")

@@ -1,0 +1,326 @@
+"""Looking at tables of a lake, and bringing them to where they are looked at all day.
+
+ClickHouse reads the Delta files as they are: :func:`ask` does so in a process of its own, in half a second
+where Spark takes twenty; :func:`views` is the SQL for a server that can reach the files; :func:`load` copies
+tables into ClickHouse's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from toril.errors import InvalidValue
+from toril.lake.errors import LakeError
+from toril.lake.files import local_folder
+from toril.lake.lake import Lake
+from toril.lake.problems import SPARKS, one_line
+from toril.stores.clickhouse import Database
+
+READS = ("SELECT", "WITH", "DESCRIBE", "DESC", "SHOW", "EXPLAIN")
+"""What a statement that only looks begins with."""
+
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_WRITES = re.compile(
+    r"\b(INSERT|UPDATE|DELETE|MERGE|TRUNCATE|DROP|ALTER|CREATE|REPLACE\s+TABLE|OPTIMIZE|VACUUM|COPY|ATTACH|"
+    r"DETACH|RENAME|GRANT|SYSTEM|KILL|INTO\s+OUTFILE)\b",
+    re.IGNORECASE,
+)
+_OUTFILE = re.compile(r"\bINTO\s+OUTFILE\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a statement gave."""
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    rows: list[list[Any]]
+    more: bool = False
+    """Whether there are more rows than were asked for."""
+
+
+def check_statement(statement: str) -> str:
+    """The statement itself, or an error: it may look, and change nothing."""
+    text = statement.strip().rstrip(";").strip()
+    # What stands in quotes and comments is no word of the language.
+    plain = _QUOTED.sub(" ", text)
+    first = re.match(r"\s*\(*\s*(\w+)", plain)
+    begins = "" if first is None else first[1].upper()
+    if begins not in READS:
+        raise InvalidValue("statement", statement, f"it must only look: {', '.join(READS)} …")
+    if ";" in plain:
+        raise InvalidValue("statement", statement, "one statement, without ';' in it")
+    found = (_OUTFILE if begins in ("SELECT", "SHOW") else _WRITES).search(plain)
+    if found is not None:
+        raise InvalidValue("statement", statement, f"it must only look, and has {found[0].upper()} in it")
+    return text
+
+
+def has_clickhouse() -> bool:
+    """Whether the engine is installed."""
+    return find_spec("chdb") is not None
+
+
+# ---------------------------------------------------------------------------- ClickHouse on the files
+
+
+def source_sql(place: str) -> str:
+    """The table function by which ClickHouse reads a table's files."""
+    folder = local_folder(place)
+    if folder is not None:
+        return f"deltaLakeLocal({_quoted(str(folder))})"
+    scheme, _, rest = place.partition("://")
+    if scheme in ("s3", "s3a", "s3n"):
+        bucket, _, key = rest.partition("/")
+        return f"deltaLakeS3({_quoted(f'https://{bucket}.s3.amazonaws.com/{key}')})"
+    if scheme in ("abfs", "abfss", "wasb", "wasbs"):
+        return f"deltaLakeAzure({_quoted(place)})"
+    raise InvalidValue("lake", place, "ClickHouse reads folders, s3:// and abfss://; for others use Spark")
+
+
+def views(path: str, tables: Sequence[str], database: str = "lake") -> list[str]:
+    """The SQL that makes tables of a lake readable in a ClickHouse that can reach the files."""
+    made = [f"CREATE DATABASE IF NOT EXISTS {_name(database)}"]
+    for table in tables:
+        view = f"CREATE OR REPLACE VIEW {_name(database)}.{_name(table)} AS SELECT * FROM"
+        made.append(" ".join((view, source_sql(f"{path.rstrip('/')}/{table}"))))
+    return made
+
+
+def ask(path: str, tables: Sequence[str], statement: str, *, most: int = 1000) -> Answer:
+    """Ask ClickHouse about the tables of a lake, of which these are there. The statement may only look."""
+    text = check_statement(statement)
+    # Each view costs a look at its table's log.
+    lists = not text.upper().startswith(("SELECT", "WITH", "("))
+    named = [table for table in tables if lists or re.search(rf"(?<!\w){re.escape(table)}(?!\w)", text)]
+    before = [*views(path, named), "USE lake"]
+    before.append(f"SET max_result_rows = {most + 1}, result_overflow_mode = 'break', readonly = 2")
+    said = _ask({"before": before, "statement": text})
+    if said is None:
+        return Answer((), (), [])
+    names, types = zip(*((column["name"], column["type"]) for column in said["meta"]), strict=True)
+    return Answer(names, types, said["data"][:most], len(said["data"]) > most)
+
+
+def _ask(question: dict[str, Any]) -> Any:
+    command = [sys.executable, "-m", "toril.lake.asking"]
+    done = subprocess.run(
+        command, input=json.dumps(question), capture_output=True, text=True, cwd="/", check=False
+    )
+    try:
+        said = json.loads(done.stdout)
+    except ValueError:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise LakeError(f"ClickHouse gave no answer: {last[:300]}") from None
+    if "problem" in said:
+        text = re.sub(r"^Code: \d+\. DB::Exception: ", "", said["problem"]).splitlines()[0]
+        raise LakeError(f"ClickHouse: {text[:500]}")
+    return said["answer"]
+
+
+def ask_spark(lake: Lake, tables: Sequence[str], statement: str, *, most: int = 1000) -> Answer:
+    """Ask Spark, with the tables as temporary views. The statement may only look."""
+    text = check_statement(statement)
+    for table in tables:
+        lake.read(table).createOrReplaceTempView(f"`{table}`")
+    try:
+        found = lake.spark.sql(text).limit(most + 1)
+        rows = [list(row) for row in found.collect()]
+    except SPARKS as problem:
+        raise LakeError(f"Spark: {one_line(problem)}") from None
+    types = tuple(field.dataType.simpleString() for field in found.schema)
+    return Answer(tuple(found.columns), types, rows[:most], len(rows) > most)
+
+
+# ---------------------------------------------------------------------------- ClickHouse's own tables
+
+KEYS = {
+    "trace_summaries": ("tenant", "trace_id"),
+    "rollups": ("tenant", "model", "grain", "start"),
+    "spans": ("tenant", "trace_id", "version"),
+}
+"""The tables that can be loaded, and what makes two rows the same row."""
+
+CHUNK = 200_000
+"""Rows that are brought at once, about."""
+
+LOADS = "lake_loads"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was brought into a table of ClickHouse."""
+
+    table: str
+    """Its name there."""
+    rows: int
+    """Those that were new or had changed."""
+    batch: int
+    """The last batch of the lake's table that is in it."""
+    removed: int
+    """Rows of tenants that the lake does not have any more."""
+
+
+async def load(
+    lake: Lake, database: Database, table: str, *, told: Callable[[int, int], None] | None = None
+) -> Loaded:
+    """Bring what is new in a table of the lake into ``lake_<table>`` of a ClickHouse database.
+
+    It can be killed and repeated: a row is there once, as it was last, when read with ``FINAL``.
+    """
+    if table not in KEYS:
+        raise InvalidValue("table", table, f"one of {', '.join(KEYS)}")
+    if not lake.exists(table):
+        raise LakeError(f"there is no table {table} in {lake.path}: `toril lake run` makes it")
+    name = f"lake_{table}"
+    rows = lake.read(table)
+    await _make(database, name, rows.schema, KEYS[table])
+    said = await database.query(f"SELECT max(Batch) FROM {{database}}.{LOADS} WHERE Name = '{name}'")  # noqa: S608
+    after, upto = int(said[0][0]), lake.last(table).batch
+    # What a batch has changed once more since is of a later batch, and comes with that.
+    new = lake.batches(table, after, upto)
+    count = await asyncio.to_thread(new.count) if upto > after else 0
+    done = 0
+    for part in _parts(new, KEYS[table], count):
+        arrow = await asyncio.to_thread(part.toArrow)
+        if arrow.num_rows:
+            await database.run(f"insert into {name}", _inserting(name, database.name, arrow))
+        done += arrow.num_rows
+        if told is not None:
+            told(done, count)
+    if upto > after:
+        await database.run(
+            "note what is loaded",
+            lambda client: client.command(f"INSERT INTO {database.name}.{LOADS} SELECT '{name}', {upto}"),
+        )
+    return Loaded(name, done, upto, await _remove_others(lake, database, table, name))
+
+
+def _inserting(name: str, database: str, arrow: Any) -> Callable[[Any], None]:
+    def insert(client: Any) -> None:
+        client.insert_arrow(name, arrow, database=database, settings={"async_insert": 0})
+
+    return insert
+
+
+def _parts(rows: DataFrame, keys: Sequence[str], count: int) -> list[DataFrame]:
+    many = -(-count // CHUNK)
+    place = expr(f"pmod(xxhash64({', '.join(keys)}), {many})") if many > 1 else None
+    return [rows if place is None else rows.where(place == part) for part in range(many)]
+
+
+async def _make(database: Database, name: str, schema: StructType, keys: Sequence[str]) -> None:
+    columns = {
+        field.name: clickhouse_type(field.dataType, field.nullable and field.name not in keys)
+        for field in schema
+    }
+    said = ", ".join(f"{_name(column)} {kind}" for column, kind in columns.items())
+
+    def work(client: Any) -> None:
+        client.command(
+            f"CREATE TABLE IF NOT EXISTS {database.name}.{name} ({said}) ENGINE = ReplacingMergeTree(batch) "
+            f"ORDER BY ({', '.join(map(_name, keys))}) COMMENT 'Read it with FINAL. Loaded from the lake.'"
+        )
+        for column, kind in columns.items():
+            client.command(
+                f"ALTER TABLE {database.name}.{name} ADD COLUMN IF NOT EXISTS {_name(column)} {kind}"
+            )
+        client.command(
+            f"CREATE TABLE IF NOT EXISTS {database.name}.{LOADS} (Name String, Batch Int64) "
+            "ENGINE = ReplacingMergeTree(Batch) ORDER BY Name"
+        )
+
+    await database.run(f"make {name}", work)
+
+
+async def _remove_others(lake: Lake, database: Database, table: str, name: str) -> int:
+    """A tenant that was erased from the lake is erased here, too."""
+    there = {row[0] for row in await database.query(f"SELECT DISTINCT tenant FROM {{database}}.{name}")}  # noqa: S608
+    if not there:
+        return 0
+    found = await asyncio.to_thread(lake.read(table).select("tenant").distinct().collect)
+    gone = sorted(there - {row["tenant"] for row in found})
+    removed = 0
+    for tenant in gone:
+        counted = await database.query(
+            f"SELECT count() FROM {{database}}.{name} FINAL WHERE tenant = {{tenant:String}}",  # noqa: S608
+            {"tenant": tenant},
+        )
+        removed += int(counted[0][0])
+        await database.run(f"erase from {name}", _erasing(f"{database.name}.{name}", tenant))
+    return removed
+
+
+def _erasing(name: str, tenant: str) -> Callable[[Any], None]:
+    def erase(client: Any) -> None:
+        client.command(
+            f"ALTER TABLE {name} DELETE WHERE tenant = {{tenant:String}}",
+            {"tenant": tenant},
+            settings={"mutations_sync": 2},
+        )
+
+    return erase
+
+
+_TYPES: Mapping[type[DataType], str] = {
+    StringType: "String",
+    BinaryType: "String",
+    LongType: "Int64",
+    IntegerType: "Int32",
+    BooleanType: "Bool",
+    DoubleType: "Float64",
+    DateType: "Date32",
+    TimestampType: "DateTime64(6, 'UTC')",
+}
+
+
+def clickhouse_type(kind: DataType, nullable: bool = False) -> str:
+    """The type that a column of Spark has in ClickHouse, which knows no lists or maps that are null."""
+    if isinstance(kind, ArrayType):
+        return f"Array({clickhouse_type(kind.elementType, kind.containsNull)})"
+    if isinstance(kind, MapType):
+        return f"Map({clickhouse_type(kind.keyType)}, {clickhouse_type(kind.valueType)})"
+    if isinstance(kind, StructType):
+        inside = (f"{_name(one.name)} {clickhouse_type(one.dataType, one.nullable)}" for one in kind)
+        return f"Tuple({', '.join(inside)})"
+    if isinstance(kind, DecimalType):
+        found = f"Decimal({kind.precision}, {kind.scale})"
+    else:
+        found = _TYPES.get(type(kind), "")
+    if not found:
+        raise LakeError(f"a column of type {kind.simpleString()} cannot be loaded into ClickHouse")
+    return f"Nullable({found})" if nullable else found
+
+
+def _name(text: str) -> str:
+    return f"`{text.replace('`', '``')}`"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

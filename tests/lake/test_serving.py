@@ -1,0 +1,149 @@
+"""Tables of a lake are looked at by ClickHouse as they are, and loaded into its own tables once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.lake.span_events import a_span, events_of
+from toril.cli.main import cli
+from toril.errors import InvalidValue
+from toril.events.errors import StoreError
+from toril.lake import serving
+from toril.lake.errors import LakeError
+from toril.lake.lake import Lake, Record
+from toril.lake.rollups import RollupsStep
+from toril.lake.serving import ask, ask_spark, check_statement, load, source_sql, views
+from toril.lake.spans import spans_of
+from toril.lake.tables import ROLLUPS, SPANS
+from toril.stores.clickhouse import Database
+
+
+def add_spans(lake: Lake, batch: int, first: int, count: int) -> None:
+    """One batch of spans, and the rollups of it."""
+    lake.ensure(SPANS)
+    rows = events_of(lake.spark, [(a_span(n), f"t{n % 3}") for n in range(first, first + count)], first)
+    lake.append(spans_of(rows), SPANS, Record(batch=batch))
+    step = RollupsStep()
+    step.prepare(lake)
+    assert step.once(lake) is not None
+
+
+def test_what_changes_something_is_refused() -> None:
+    """By its first word, by a second statement, and hidden behind a WITH; not by what is in quotes."""
+    for good in (
+        "SELECT 1;",
+        " with a as (select 'DROP TABLE; x' as b) select * from a -- delete",
+        "(SELECT 1)",
+        "SHOW CREATE TABLE spans",
+        "describe spans",
+        'SELECT `delete`, "insert" FROM x /* update ; */',
+        "SELECT replace(name, 'a', 'b'), created_at FROM x",
+    ):
+        check_statement(good)
+    for bad in (
+        "",
+        "DROP TABLE spans",
+        "INSERT INTO spans SELECT 1",
+        "SELECT 1; DROP TABLE x",
+        "WITH a AS (SELECT 1) INSERT INTO b SELECT * FROM a",
+        "SELECT 1 INTO OUTFILE '/tmp/x'",
+        "EXPLAIN ANALYZE DELETE FROM x",
+        "-- SELECT\nVACUUM x",
+    ):
+        with pytest.raises(InvalidValue, match="statement"):
+            check_statement(bad)
+
+
+async def test_tables_are_asked_and_loaded_once_however_often(lake: Lake, tmp_path: Path) -> None:
+    """From the files by both engines; into ClickHouse by batch, killed in between, and erased with it."""
+    add_spans(lake, 1, 1, 40)
+    asked = (
+        "SELECT tenant, CAST(sum(spans) AS INT) AS n FROM rollups WHERE grain = 'day' GROUP BY 1 ORDER BY 1"
+    )
+    there = ["rollups", "spans"]
+    found = ask(lake.path, there, asked)
+    assert (found.columns, found.more) == (("tenant", "n"), False)
+    assert sum(row[1] for row in found.rows) == 40
+    assert ask_spark(lake, there, asked).rows == found.rows
+    few = ask(lake.path, there, "SELECT span_id, attributes, labels, cost FROM spans", most=3)
+    assert (len(few.rows), few.more) == (3, True)
+    with pytest.raises(LakeError, match="nothing"):
+        ask(lake.path, there, "SELECT nothing FROM spans")
+    with pytest.raises(LakeError, match="nothing"):
+        ask_spark(lake, there, "SELECT nothing FROM spans")
+
+    async with await Database.open(directory=tmp_path / "clickhouse") as database:
+
+        async def held() -> list[tuple[Any, ...]]:
+            return await database.query(
+                "SELECT tenant, model, grain, start, spans, toString(cost), duration_buckets "
+                "FROM {database}.lake_rollups FINAL ORDER BY ALL"
+            )
+
+        first = await load(lake, database, "rollups")
+        assert (first.rows, first.batch, first.removed) == (lake.read(ROLLUPS).count(), 1, 0)
+        assert (await load(lake, database, "rollups")).rows == 0
+        add_spans(lake, 2, 30, 30)  # some in the same minutes
+        insert = serving._inserting
+
+        def killed(name: str, place: str, arrow: Any) -> Any:
+            done = insert(name, place, arrow.slice(0, 5))
+
+            def work(client: Any) -> None:
+                done(client)
+                raise ConnectionError("cut off")
+
+            return work
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(serving, "_inserting", killed)
+            with pytest.raises(StoreError, match="cut off"):
+                await load(lake, database, "rollups")
+        again = await load(lake, database, "rollups")
+        assert again.batch == 2
+        rows = await held()
+        assert len(rows) == lake.read(ROLLUPS).count()
+        assert sum(row[4] for row in rows if row[2] == "day") == 70
+        total = lake.read(ROLLUPS).selectExpr("CAST(sum(cost) AS STRING)").collect()[0][0]
+        assert str(sum(int(row[5]) for row in rows)) == total
+        lake.spark.sql(f"DELETE FROM {lake.sql_name(ROLLUPS)} WHERE tenant = 't1'")
+        gone = await load(lake, database, "rollups")
+        assert gone.removed == sum(row[0] == "t1" for row in rows)
+        assert {row[0] for row in await held()} == {"t0", "t2"}
+        spans = await load(lake, database, "spans")
+        assert spans.rows == 70
+        with pytest.raises(InvalidValue, match="one of"):
+            await load(lake, database, "events")
+        with pytest.raises(LakeError, match="no table"):
+            await load(lake, database, "trace_summaries")
+
+    at = ["lake", "sql", "--lake", lake.path]
+    shown = CliRunner().invoke(
+        cli, [*at, "SELECT tenant, count() AS n FROM spans GROUP BY tenant ORDER BY n"]
+    )
+    assert (shown.exit_code, shown.output.count("t0")) == (0, 1), shown.output
+    said = CliRunner().invoke(
+        cli, [*at, "--json", "--limit", "1", "SELECT span_id, start, labels FROM spans"]
+    )
+    value = json.loads(said.output)
+    assert value["more"] is True
+    assert value["columns"]["start"] == "Int64"
+    assert "deltaLakeLocal" in CliRunner().invoke(cli, [*at, "--views"]).output
+    refused = CliRunner().invoke(cli, [*at, "DROP TABLE spans"])
+    assert isinstance(refused.exception, InvalidValue)
+
+
+def test_the_sql_for_a_server_names_the_files() -> None:
+    """By what ClickHouse calls each storage; others are refused."""
+    assert source_sql("/data/it's/spans") == "deltaLakeLocal('/data/it\\'s/spans')"
+    assert source_sql("s3a://lake/a/spans").startswith("deltaLakeS3('https://lake.s3.")
+    with pytest.raises(InvalidValue, match="Spark"):
+        source_sql("hdfs://x/y")
+    made, view = views("/data", ["generations/p/q/2"])
+    assert "`generations/p/q/2` AS SELECT" in view
+    assert made.startswith("CREATE DATABASE")
