@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -46,6 +47,7 @@ class Daemon:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # so that it can be ended with all that it has started
+                preexec_fn=_die_with_parent,
             )
 
     def says(self, pattern: str) -> re.Match[str] | None:
@@ -57,6 +59,12 @@ class Daemon:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(30)
+
+
+def _die_with_parent() -> None:
+    """Tests may be killed too: then nothing of theirs stays."""
+    parent_death_signal = 1
+    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
 
 
 class SparkCluster:

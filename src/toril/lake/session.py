@@ -20,7 +20,7 @@ DELTA = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
-MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|spark://.+|yarn|k8s://.+|sc://.+")
+MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|spark://.+|yarn|k8s://.+|sc://.+")
 
 
 def session(
@@ -45,7 +45,8 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(where).appName(name)
-    for key, value in {**settings(where), **(conf or {})}.items():
+    cores = int((conf or {}).get("spark.cores.max", 0))
+    for key, value in {**settings(where, cores), **(conf or {})}.items():
         builder = builder.config(key, str(value))
     made = builder.getOrCreate()
     made.sparkContext.setLogLevel("ERROR")
@@ -53,9 +54,13 @@ def session(
     return made
 
 
-def settings(master: str) -> dict[str, str]:
-    """What a session is started with, chosen from the cores that it will have."""
-    cores = _cores(master)
+def settings(master: str, cores: int = 0) -> dict[str, str]:
+    """What a session is started with, chosen from the cores that it will have.
+
+    A cluster does not say how many that are before it is asked for them: without ``spark.cores.max`` it is
+    taken for one like this machine.
+    """
+    cores = cores or _cores(master)
     made = {
         **DELTA,
         "spark.jars": ",".join(map(str, jars.paths())),

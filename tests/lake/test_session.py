@@ -1,0 +1,111 @@
+"""Sessions: what they are started with, and what is said where they cannot start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from toril.cli.doctor import check_java, check_spark, check_workers
+from toril.cli.main import cli
+from toril.errors import InvalidValue
+from toril.lake import jars, java
+from toril.lake.errors import SparkMissing
+from toril.lake.session import session, settings
+
+
+@pytest.mark.parametrize(
+    "master", ["lokal", "local[x]", "local[0]", "spark:/host", "http://host", "mesos://host"]
+)
+def test_an_unknown_master_is_refused(master: str) -> None:
+    with pytest.raises(InvalidValue, match=r"master .* is not valid: local\[N\], spark://…, yarn, k8s://…"):
+        session(master)
+
+
+def test_without_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(
+        SparkMissing, match=r"Java 17, and there is none on the path: apt-get install openjdk-17"
+    ):
+        session("local[1]")
+    assert check_java().verdict == "absent"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkMissing, match=r"JAVA_HOME is .*, and there is no bin/java in it"):
+        session("local[1]")
+    assert check_java().verdict == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("version", "modules", "said"),
+    [
+        ("1.8.0_392", "java.base@8", "Spark needs Java 17, and .* is '1.8.0_392'"),
+        ("11.0.2", "jdk.incubator.vector@11", "Spark needs Java 17, and .* is '11.0.2'"),
+        ("17.0.1", "java.base@17.0.1", "lacks the module jdk.incubator.vector"),
+        ("", "", "Spark needs Java 17, and .* is ''"),
+    ],
+)
+def test_a_java_that_spark_would_not_start_with_is_refused(
+    version: str, modules: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    binary = tmp_path / "bin" / "java"
+    binary.parent.mkdir()
+    first = f"echo 'openjdk version \"{version}\"' >&2" if version else "true"
+    binary.write_text(f'#!/bin/sh\nif [ "$1" = -version ]; then {first}; else echo {modules}; fi\n')
+    binary.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    java._ask.cache_clear()
+    with pytest.raises(SparkMissing, match=said):
+        session("local[1]")
+    found = check_java()
+    assert (found.verdict, bool(found.fix)) == ("warning", True)
+
+
+def test_without_its_jars_it_says_what_fetches_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORIL_JARS", str(tmp_path))
+    with pytest.raises(
+        SparkMissing, match=rf"11 of 11 jars are not in {tmp_path} .*: `toril lake setup` fetches"
+    ):
+        settings("local[1]")
+    (tmp_path / jars.pinned()[0].name).write_bytes(b"half of it")
+    assert len(jars.missing()) == 11, "a file with other content is none"
+    found = check_spark()[1]
+    assert (found.verdict, found.fix) == ("absent", "`toril lake setup` fetches them")
+
+
+def test_setup_keeps_what_is_there() -> None:
+    done = CliRunner().invoke(cli, ["lake", "setup", "--json"])
+    assert done.exit_code == 0, done.output
+    assert '"fetched": []' in done.output
+
+
+def test_settings_follow_the_cores() -> None:
+    two, many = settings("local[2]"), settings("local[64]")
+    assert (two["spark.sql.shuffle.partitions"], many["spark.sql.shuffle.partitions"]) == ("4", "128")
+    assert two["spark.databricks.delta.snapshotPartitions"] == "2"
+    assert many["spark.databricks.delta.snapshotPartitions"] == "16"
+    assert settings("local")["spark.sql.shuffle.partitions"] == "2"
+    assert settings("local[*]")["spark.sql.shuffle.partitions"] == str(2 * (os.cpu_count() or 2))
+    assert settings("local[2,3]")["spark.sql.shuffle.partitions"] == "4"
+    assert settings("spark://h:7077", 300)["spark.sql.shuffle.partitions"] == "600"
+    assert "spark.driver.bindAddress" not in settings("spark://h:7077"), "a cluster must reach the driver"
+
+
+def test_doctor_looks_at_the_python_of_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert check_workers().verdict == "ok"
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert check_workers().verdict == "ok"
+    for script in ("echo 3.8", "echo No module named toril >&2; exit 1"):
+        other = tmp_path / "python"
+        other.write_text(f"#!/bin/sh\n{script}\n")
+        other.chmod(0o755)
+        monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+        found = check_workers()
+        assert found.verdict == "wrong"
+        assert sys.executable in found.fix
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "nothing"))
+    assert check_workers().verdict == "wrong"
