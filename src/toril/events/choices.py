@@ -175,7 +175,7 @@ class FirstBy(_By[Shown]):
         super().__init__(value, kind, order, order_kind, default, of, where)
 
     def combine(self, one: tuple[Any, str, Any], other: tuple[Any, str, Any]) -> tuple[Any, str, Any]:
-        return one if before(one, other) else other
+        return one if before(one, other, self.kind) else other
 
 
 class LastBy(_By[Shown]):
@@ -225,4 +225,4 @@ class LastBy(_By[Shown]):
         super().__init__(value, kind, order, order_kind, default, of, where)
 
     def combine(self, one: tuple[Any, str, Any], other: tuple[Any, str, Any]) -> tuple[Any, str, Any]:
-        return other if before(one, other) else one
+        return other if before(one, other, self.kind) else one

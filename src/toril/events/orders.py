@@ -71,10 +71,15 @@ class Place:
         return checked(self._field.name, part, kind)
 
 
-def before(one: tuple[Any, str, Any], other: tuple[Any, str, Any]) -> bool:
-    """Which of (place, event id, value) is first. Should two events share an id, the value itself decides."""
+def before(one: tuple[Any, str, Any], other: tuple[Any, str, Any], kind: type = object) -> bool:
+    """Which of (place, event id, value) is first. Should two events share an id, the value itself decides.
+
+    Values of one kind are in its order; those that may be of any kind are in that of their JSON.
+    """
     if one[0] != other[0]:
         return bool(one[0] < other[0])
     if one[1] != other[1]:
         return one[1] < other[1]
+    if kind is not object:
+        return bool(one[2] <= other[2])
     return _canonical.encode(one[2]) <= _canonical.encode(other[2])

@@ -1,0 +1,275 @@
+"""Declared projections by Spark's own expressions, over the typed columns of a table.
+
+Each field is three things: what rows accumulate (:meth:`Native.gather`), how what parts have accumulated
+becomes one (:meth:`Native.merge`, of many rows, and :meth:`Native.join`, of two columns), and what is shown
+of it (:meth:`Native.show`). What is accumulated is what the live state accumulates, to the byte:
+:func:`encoded` makes the live form of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
+
+from toril.events.declared import DeclaredProjection
+from toril.events.projection import wrap_state
+from toril.lake.engine import sql
+from toril.lake.engine.errors import NotNative
+from toril.lake.engine.expressions import Described, Lifting
+from toril.lake.engine.fields import NativeField, native_field
+from toril.lake.engine.typing import Typing
+from toril.lake.tables import Column
+
+Declared = type[DeclaredProjection]
+
+
+class Native:
+    """A declared projection, compiled for the rows of one table."""
+
+    def __init__(self, projection: Declared, typing: Typing) -> None:
+        described = projection.describe()
+        self.projection = projection
+        self.typing = typing
+        self._lifting = lifting = Lifting(typing)
+        types = described["event_types"]
+        looked_at = [field["event_types"] or types for field in described["fields"]]
+        if any(one is None or set(one) - {typing.event_type} for one in looked_at):
+            raise NotNative(f"it takes other events than {typing.event_type}")
+        self.fields: list[NativeField] = []
+        for field in described["fields"]:
+            if not field["compilable"]:
+                raise NotNative(f"{field['name']} has Python in it")
+            try:
+                self.fields.append(native_field(lifting, field))
+            except NotNative as problem:
+                raise NotNative(f"{field['name']}: {problem}") from None
+        self.derived = {one["name"]: one for one in described["derived"]}
+
+    @property
+    def wrong(self) -> str:
+        """What is true of a row that may be an error live; empty where no row can be one."""
+        return " OR ".join(f"({one})" for one in dict.fromkeys(self._lifting.wrong))
+
+    # ------------------------------------------------------------------ the three things
+
+    def gather(self, rows: DataFrame) -> DataFrame:
+        """What the rows of each aggregate accumulate: its key, ``version``, and a column for each field.
+
+        ``version`` is the last of those that are among the rows; see also ``events`` and ``first_version``.
+        """
+        raw: dict[str, str] = {}
+        for field in self.fields:  # fields that gather the same do it once
+            for one in field.gather:
+                raw.setdefault(one, f"_{len(raw)}")
+        made = (
+            self._with_lets(rows)
+            .groupBy(*self.typing.keys)
+            .agg(
+                *map(
+                    expr, ("max(version) AS version", "count(1) AS events", "min(version) AS first_version")
+                ),
+                *(expr(f"{one} AS {name}") for one, name in raw.items()),
+            )
+        )
+        return made.selectExpr(
+            *self._about,
+            *(f"{f.gathered.format(*(raw[one] for one in f.gather))} AS `{f.name}`" for f in self.fields),
+        )
+
+    def merge(self, parts: DataFrame) -> DataFrame:
+        """What all parts of each aggregate have accumulated."""
+        made = parts.groupBy(*self.typing.keys).agg(
+            *map(expr, ("max(version) AS version", "sum(events) AS events")),
+            expr("min(first_version) AS first_version"),
+            *(expr(f"{field.merge.format(f'`{field.name}`')} AS `{field.name}`") for field in self.fields),
+        )
+        merged = (f"{field.merged.format(f'`{field.name}`')} AS `{field.name}`" for field in self.fields)
+        return made.selectExpr(*self._about, *merged)
+
+    @property
+    def _about(self) -> tuple[str, ...]:
+        return (*self.typing.keys, "version", "events", "first_version")
+
+    def join(self, one: str, other: str) -> dict[str, str]:
+        """By field, what two columns (``one.field``, ``other.field``) have accumulated together."""
+        return {f.name: f.join.format(f"{one}.`{f.name}`", f"{other}.`{f.name}`") for f in self.fields}
+
+    def show(self, prefix: str = "") -> dict[str, str]:
+        """By name, what is shown of columns with what was accumulated; derived values too."""
+        shown = {field.name: field.shown.format(f"{prefix}`{field.name}`") for field in self.fields}
+        numbers = {f.name: f.shown_type for f in self.fields}
+        return shown | {
+            name: _derived(described, shown, numbers)[0] for name, described in self.derived.items()
+        }
+
+    def shown_types(self) -> dict[str, str]:
+        """By name, the types of what is shown."""
+        types = {field.name: field.shown_type for field in self.fields}
+        shown = {field.name: field.name for field in self.fields}
+        return types | {name: _derived(one, shown, types)[1] for name, one in self.derived.items()}
+
+    # ------------------------------------------------------------------ going on from what was shown
+
+    def rest_type(self) -> str:
+        """The type of a column that has what must be kept beside what is shown."""
+        return f"STRUCT<{', '.join(f'`{f.name}`: {f.rest_type}' for f in self.fields if f.rest)}>"
+
+    def rest(self, prefix: str = "") -> str:
+        """What must be kept beside what is shown, of columns with what was accumulated."""
+        parts = [f"'{f.name}', {f.rest.format(f'{prefix}`{f.name}`')}" for f in self.fields if f.rest]
+        return f"named_struct({', '.join(parts)})"
+
+    def restored(self, shown: str, rest: str) -> dict[str, str]:
+        """By field, what was accumulated, of columns with what is shown, and the rest."""
+        return {f.name: f.restored.format(f"{shown}`{f.name}`", f"{rest}.`{f.name}`") for f in self.fields}
+
+    # ------------------------------------------------------------------ parts
+
+    def _with_lets(self, rows: DataFrame) -> DataFrame:
+        for level in self._lifting.lets:
+            if level:
+                rows = rows.selectExpr("*", *(f"{made} AS {name}" for made, name in level.items()))
+        return rows
+
+    def wrong_rows(self, rows: DataFrame) -> DataFrame:
+        """The rows that may be an error live."""
+        return self._with_lets(rows).where(self.wrong or "false")
+
+
+@lru_cache(64)
+def compiled(projection: Declared, typing: Typing) -> Native:
+    """A declared projection for the rows of a table; :class:`NotNative` where it cannot be."""
+    return Native(projection, typing)
+
+
+def _derived(described: Described, shown: dict[str, str], types: dict[str, str]) -> tuple[str, str]:
+    """A derived value, and its type."""
+    if not described["compilable"]:
+        raise NotNative(f"{described['name']} is derived by Python")
+    made, kind = _shown_value(described["value"], shown, types)
+    wanted = {"int": (sql.EXACT, "BIGINT"), "str": ("STRING",), "bool": ("BOOLEAN",), "float": ("DOUBLE",)}
+    if kind not in wanted.get(described["kind"], ()):
+        raise NotNative(f"{described['name']}: a derived {described['kind']}, of {kind}")
+    return made, kind
+
+
+def _shown_value(described: Described, shown: dict[str, str], types: dict[str, str]) -> tuple[str, str]:
+    """A value over the fields of a state, and its type."""
+    what = described["expression"]
+    if what == "path":
+        if len(described["names"]) != 1:
+            raise NotNative("a derived value of a part of a field")
+        (name,) = described["names"]
+        return shown[name], types[name]
+    if what == "literal" and type(described["value"]) is int:
+        return f"CAST('{described['value']}' AS {sql.EXACT})", sql.EXACT
+    if what == "first_of":
+        made = [_shown_value(one, shown, types) for one in described["values"]]
+        if len({kind for _, kind in made}) > 1:
+            raise NotNative("the first of values of different kinds")
+        return f"coalesce({', '.join(one for one, _ in made)})", made[0][1]
+    if what in ("difference", "quotient"):
+        left, of_left = _shown_value(described["left"], shown, types)
+        right, of_right = _shown_value(described["right"], shown, types)
+        if {of_left, of_right} - {sql.EXACT, "BIGINT"}:
+            raise NotNative(f"a {what} of what is no whole number")
+        if what == "quotient":
+            return sql.quotient(left, right, described["times"]), sql.EXACT
+        if (of_left, of_right) == ("BIGINT", "BIGINT"):
+            too_large = "raise_error('a difference has more than 64 bits')"
+            there = f"({left}) IS NOT NULL AND ({right}) IS NOT NULL"
+            made_here = f"coalesce(try_subtract({left}, {right}), {too_large})"
+            return f"CASE WHEN {there} THEN {made_here} END", "BIGINT"
+        return sql.difference(left, right), sql.EXACT
+    raise NotNative(f"there is no native {what} of a state")
+
+
+# ---------------------------------------------------------------------------- the live form
+
+
+def encoded(native: Native, accumulated: DataFrame) -> DataFrame:
+    """Of what aggregates have accumulated, their states as they are stored live.
+
+    Columns: ``tenant``, ``aggregate_type``, ``aggregate_id``, ``version``, ``state``.
+    """
+    typing, projection = native.typing, native.projection
+    described = projection.describe()["fields"]
+    name, version, kind = projection.name, projection.version, typing.aggregate_type
+    places = {one["name"]: isinstance(one.get("order_kind"), list) for one in described}
+    fields = [(one["name"], one["field"], one.get("kind"), places[one["name"]]) for one in described]
+
+    def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storers = [(field, _storer(what, kind, several)) for field, what, kind, several in fields]
+        for batch in batches:
+            columns = {
+                field: [None if one is None else store(one) for one in batch.column(field).to_pylist()]
+                for field, store in storers
+            }
+            names = list(columns)
+            states = [
+                wrap_state(name, version, dict(zip(names, row, strict=True)))
+                for row in zip(*columns.values(), strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    batch.column("tenant"),
+                    pa.array([kind] * batch.num_rows, pa.string()),
+                    batch.column("aggregate_id"),
+                    batch.column("version"),
+                    pa.array(states, pa.binary()),
+                ],
+                names=list(STATE_COLUMNS),
+            )
+
+    keyed = accumulated.withColumnRenamed(typing.aggregate_id, "aggregate_id")
+    chosen = keyed.select(
+        "tenant", "aggregate_id", "version", *(f"`{field.name}`" for field in native.fields)
+    )
+    return chosen.mapInArrow(encode, STATES)
+
+
+STATE_COLUMNS = ("tenant", "aggregate_type", "aggregate_id", "version", "state")
+STATES = "tenant string, aggregate_type string, aggregate_id string, version bigint, state binary"
+
+
+def _storer(what: str, kind: str | None, several: bool) -> Callable[[Any], Any]:
+    """From a value of a column to what a field stores."""
+    if what == "sum":
+        return int
+    if what in ("first_by", "last_by"):
+        return lambda one: _stored_by(one, kind == "json", several)
+    if what == "first_per_key":
+        return lambda entries: _stored_per_key(entries, several)
+    return lambda value: value
+
+
+def _stored_by(one: dict[str, Any], is_json: bool, several: bool) -> list[Any]:
+    *place, ident, value = one.values()
+    return [place if several else place[0], ident, msgspec.Raw(value.encode()) if is_json else value]
+
+
+def _stored_per_key(entries: list[dict[str, Any]], several: bool) -> list[Any]:
+    parts = []
+    for one in entries:
+        key, *place, ident, text = one.values()
+        parts.append((place, ident, key, text))
+    parts.sort()
+    return [
+        [place if several else place[0], ident, {key: text for _, _, key, text in group}]
+        for (place, ident), group in groupby(parts, lambda part: part[:2])
+    ]
+
+
+def shown_columns(native: Native, comments: dict[str, str]) -> tuple[Column, ...]:
+    """The columns of a table that shows what a projection shows."""
+    return tuple(
+        Column(name, kind, comments[name], kind.startswith(("ARRAY", "MAP", "BOOLEAN")))
+        for name, kind in native.shown_types().items()
+    )
