@@ -75,12 +75,19 @@ Body = bytes | Span | tuple[Span, str]
 """A body; the body that a span has; a span with the tenant that it is of."""
 
 
+_TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
+SCHEMA = pa.schema([(column.name, _TYPES[column.type]) for column in LOG_COLUMNS])
+"""What the source ``toril_log`` gives."""
+
+
+def rows_of(bodies: Iterable[Body], first: int = 1) -> list[dict[str, Any]]:
+    """Rows as the source gives them, with ordinals from ``first``."""
+    return [_row(body, first + place) for place, body in enumerate(bodies)]
+
+
 def events_of(spark: SparkSession, bodies: Iterable[Body], first: int = 1) -> DataFrame:
-    """Rows as the source ``toril_log`` gives them, with ordinals from ``first``."""
-    rows = [_row(body, first + place) for place, body in enumerate(bodies)]
-    types = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
-    schema = pa.schema([(column.name, types[column.type]) for column in LOG_COLUMNS])
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
+    """:func:`rows_of` for Spark."""
+    return spark.createDataFrame(pa.Table.from_pylist(rows_of(bodies, first), schema=SCHEMA))
 
 
 class _Header(msgspec.Struct):
@@ -97,11 +104,11 @@ def _row(given: Body, ordinal: int) -> dict[str, Any]:
     if isinstance(given, Span):
         aggregate_id, given = given.trace_id, body_of(given)
     else:
-        with suppress(msgspec.DecodeError, KeyError, TypeError):
+        with suppress(ValueError, KeyError, TypeError):
             aggregate_id = msgspec.json.decode(given)["data"]["trace_id"]
     try:
         head = msgspec.to_builtins(msgspec.json.decode(given, type=_Header))
-    except msgspec.DecodeError:
+    except ValueError:
         head = {}
     return {
         "log_epoch": 1,

@@ -248,7 +248,7 @@ def reason_of(problem: Exception) -> str:
             return "schema_version: it is older than this program knows"
         case msgspec.ValidationError():
             return _broken_rule(str(problem))
-        case msgspec.DecodeError():
+        case msgspec.DecodeError() | UnicodeDecodeError():
             return "body: it must be JSON in UTF-8"
         case _:
             return f"data: it cannot be read ({type(problem).__name__})"

@@ -1,0 +1,179 @@
+"""Spans: every event that recorded one is in the table once, or in quarantine with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import chdb
+import deltalake
+import msgspec
+import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from pyspark.sql import DataFrame
+
+from tests.lake.span_events import SCHEMA, Body, a_span, archive, body_of, rows_of
+from toril.events import Upcasters
+from toril.lake.lake import Lake, Record
+from toril.lake.reading import Reader
+from toril.lake.spans import SpansStep, spans_of
+from toril.lake.tables import EVENTS, QUARANTINE, SPANS
+from toril.pipelines.spans.recording import SPAN_RECORDED
+from toril.pipelines.spans.span import Ai, Link, Span
+
+SECRET = "hunter2"
+
+
+def read(*bodies: Body, upcasters: Upcasters | None = None) -> list[dict[str, Any]]:
+    """Bodies as a worker reads them."""
+    made = Reader(upcasters).batch(pa.RecordBatch.from_pylist(rows_of(bodies), schema=SCHEMA))
+    rows: list[dict[str, Any]] = made.to_pylist()
+    return rows
+
+
+def changed(body: bytes, **data: Any) -> bytes:
+    """A body whose data was changed behind the back of all rules."""
+    said = msgspec.json.decode(body)
+    said["data"] |= data
+    return msgspec.json.encode(said)
+
+
+def test_a_span_is_what_its_columns_say() -> None:
+    spans = [a_span(number) for number in range(300)]
+    spans.append(a_span(300, links=[Link(trace_id="1" * 32, span_id="2" * 16)], ai=Ai(input=0, output="")))
+    for span, row in zip(spans, read(*spans), strict=True):
+        assert row["reason"] is None
+        assert row["body"] is None
+        ai = span.ai or Ai()
+        for name in ("span_id", "parent_span_id", "name", "kind", "start", "end", "duration", "status"):
+            assert row[name] == getattr(span, name)
+        for name in ("request_model", "response_model", "input_tokens", "first_token", "cost", "labels"):
+            assert row[name] == getattr(ai, name)
+        assert {name: msgspec.json.decode(value) for name, value in row["attributes"]} == span.attributes
+        assert dict(row["resource"]) == {"service.name": '"shop"'}
+        for name, value in (("input", ai.input), ("output", ai.output)):
+            assert row[name] is None if value is None else msgspec.json.decode(row[name]) == value
+        assert msgspec.json.decode(row["events"]) == msgspec.to_builtins(span.events)
+        assert msgspec.json.decode(row["links"]) == msgspec.to_builtins(span.links)
+
+
+def test_text_and_number_differ_and_names_are_in_order() -> None:
+    (row,) = read(a_span(1, attributes={"n": 1, "t": "1", "null": None, "o": {"é": [1.0], "a": -0.0}}))
+    assert dict(row["attributes"]) == {"n": "1", "t": '"1"', "null": "null", "o": '{"a":-0.0,"é":[1.0]}'}
+
+
+WHOLE = "a whole number from -2**63 to 2**63 - 1"
+REFUSED = {
+    SECRET.encode(): "body: it must be JSON in UTF-8",
+    b'"\xff"': "body: it must be JSON in UTF-8",
+    b"[]": "id: it is missing",
+    b'{"type":"x","data":{}}': "id: it is missing",
+    changed(body_of(a_span()), start=SECRET): "data.start: Expected `int`, got `str`",
+    changed(body_of(a_span()), start=-1): "data.start: nanoseconds since 1970, from 0 to 2**63 - 1",
+    changed(body_of(a_span()), kind=6): "data.kind: 0 to 5",
+    changed(body_of(a_span()), ai={"kind": SECRET}): "data.ai.kind: it is none of the values that are known",
+    changed(body_of(a_span()), ai={"cost": 2**63}): f"data.ai.cost: {WHOLE}",
+    changed(body_of(a_span()), ai={"input_tokens": -(2**63) - 1}): f"data.ai.input_tokens: {WHOLE}",
+    changed(body_of(a_span()), ai={"cost": 1.5}): "data.ai.cost: Expected `int | null`, got `float`",
+    changed(body_of(a_span()), span_id=SECRET): "data.span_id: 16 lower-case hex digits, not all of them 0",
+    body_of(a_span(), schema_version=2): "schema_version: it is newer than this program knows",
+    body_of(a_span(), data={"span_id": SECRET}): "data.trace_id: it is missing",
+}
+
+
+@pytest.mark.parametrize(("body", "reason"), REFUSED.items(), ids=range(len(REFUSED)))
+def test_what_cannot_be_read_has_a_reason_that_gives_nothing_away(body: bytes, reason: str) -> None:
+    (row,) = read(body)
+    assert row["reason"] == reason
+    assert row["body"] == body
+    assert row["span_id"] is None
+
+
+def test_a_span_is_where_it_says_it_is() -> None:
+    rows = rows_of([a_span(), a_span()])
+    rows[0]["aggregate_id"] = "1" * 32
+    rows[1]["aggregate_type"] = "order"
+    made = Reader().batch(pa.RecordBatch.from_pylist(rows, schema=SCHEMA)).to_pylist()
+    assert [row["reason"] for row in made] == [
+        "data.trace_id: it must be the id of the aggregate",
+        "aggregate_type: spans are events of 'span'",
+    ]
+
+
+def test_old_events_are_read_by_the_upcasters_of_live() -> None:
+    upcasters = Upcasters()
+
+    @upcasters.step(SPAN_RECORDED, 1, 2)
+    def named(data: Any) -> Any:
+        return {**data, "name": {"ok": "renamed", "half": "\ud800"}.get(data["name"]) or data["missing"]}
+
+    @upcasters.step(SPAN_RECORDED, 2, 3)
+    def with_label(data: Any) -> Any:
+        return {**data, "ai": {"labels": ["new"]}}
+
+    rows = read(
+        a_span(1, name="ok"),
+        body_of(a_span(2, name="as it is"), schema_version=3),
+        a_span(3, name="other"),
+        a_span(4, name="half"),
+        upcasters=upcasters,
+    )
+    assert [row["name"] for row in rows] == ["renamed", "as it is", None, None]
+    assert [row["labels"] for row in rows[:2]] == [["new"], ["a", "b"]]
+    assert [row["reason"] for row in rows] == [
+        None,
+        None,
+        "data: its upcaster failed with KeyError",
+        "data: it cannot be read (UnicodeEncodeError)",
+    ]
+
+
+class CutOff(SpansStep):
+    """Killed between the two tables."""
+
+    def write(self, lake: Lake, rows: DataFrame, record: Record) -> None:  # noqa: ARG002
+        raise KeyboardInterrupt
+
+
+def test_once_per_table_when_a_batch_is_cut_off_between_the_two(lake: Lake, tmp_path: Path) -> None:
+    other = body_of(a_span(), type="other", data={"n": 1})
+    archive(lake, [*map(a_span, range(1, 8)), b"nonsense", other])
+    step = SpansStep()
+    step.prepare(lake)
+    with pytest.raises(KeyboardInterrupt):
+        CutOff().once(lake)
+    archive(lake, [*map(a_span, range(8, 10)), b"more nonsense"])
+
+    # The half that is missing is that of the first batch, though there is more to read by now.
+    first = step.once(lake)
+    assert first is not None
+    assert (first.batch, first.source, first.positions) == (1, 1, {"00": (9, "1-0")})
+    second = step.once(lake)
+    assert second is not None
+    assert (second.batch, second.source) == (2, 2)
+    assert step.once(lake) is None
+
+    spans = lake.read(SPANS).select("ordinal", "batch", "span_id").orderBy("ordinal").collect()
+    assert [tuple(row)[:2] for row in spans] == [*((n, 1) for n in range(1, 8)), (10, 2), (11, 2)]
+    refused = lake.read(QUARANTINE).select("ordinal", "batch", "reason", "attempts", "body")
+    assert [tuple(row)[:2] for row in refused.orderBy("ordinal").collect()] == [(8, 1), (12, 2)]
+    once_more = spans_of(lake.read(EVENTS)).select("ordinal", "span_id").orderBy("ordinal").collect()
+    assert [(row["ordinal"], row["span_id"]) for row in spans] == [tuple(row) for row in once_more]
+
+    _others_read_it(tmp_path / "lake" / "spans", a_span(1))
+
+
+def _others_read_it(place: Path, first: Span) -> None:
+    """ClickHouse, Polars and delta-rs, without Spark."""
+    said = chdb.query(
+        f"SELECT count(), sum(cost), argMin(attributes['text'], ordinal) FROM deltaLakeLocal('{place}')",
+        "JSONCompact",
+    )
+    ((count, cost, text),) = msgspec.json.decode(str(said))["data"]
+    frame = pl.scan_delta(str(place)).sort("ordinal").collect()
+    table = deltalake.DeltaTable(str(place)).to_pyarrow_table()
+    assert int(count) == len(frame) == table.num_rows == 9
+    assert int(cost) == frame["cost"].sum() == sum(filter(None, table["cost"].to_pylist()))
+    assert text == '"1"'
+    assert frame["start_time"][0].timestamp() == pytest.approx(first.start / 10**9)
