@@ -112,5 +112,5 @@ def test_spark_counts_as_python_does(spark: SparkSession) -> None:
 
 def test_clickhouse_counts_as_the_guide_says() -> None:
     numbers = [*EDGES, *random_numbers(2000)]
-    said = chdb.query(f"SELECT {CLICKHOUSE} FROM (SELECT arrayJoin({numbers}) AS v)", "CSV")
+    said = chdb.query(f"SELECT {CLICKHOUSE} FROM (SELECT arrayJoin({numbers}) AS v)", "CSV")  # type: ignore[no-untyped-call]
     assert list(map(int, str(said).split())) == list(map(bucket, numbers))

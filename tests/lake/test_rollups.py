@@ -9,7 +9,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import chdb
 import deltalake
 import msgspec
 import polars as pl
@@ -21,6 +20,7 @@ from toril.errors import InvalidValue
 from toril.lake.buckets import bucket, percentile, percentile_sql
 from toril.lake.lake import Lake
 from toril.lake.rollups import KEYS, RollupsStep, rollups_of, summed
+from toril.lake.serving import ask
 from toril.lake.spans import SpansStep, spans_of
 from toril.lake.tables import ROLLUPS, SPANS
 from toril.pipelines.spans.span import Ai, Span
@@ -101,7 +101,7 @@ def test_once_per_row_whatever_the_batches_were(lake: Lake, tmp_path: Path) -> N
     to_spans, to_rollups = SpansStep(), RollupsStep()
     for step in (to_spans, to_rollups):
         step.prepare(lake)
-    parts: list[list[Body]] = [spans[1::3], spans[::3], [*spans[2::3], b"nonsense"]]
+    parts: list[list[Body]] = [[*spans[1::3]], [*spans[::3]], [*spans[2::3], b"nonsense"]]
     for place, part in enumerate(parts):
         archive(lake, part)
         to_spans.once(lake)
@@ -155,12 +155,10 @@ def _others_read_it(place: Path, rows: dict[tuple[Any, ...], dict[str, Any]]) ->
     for row in days:
         for index, count in row["duration_buckets"].items():
             counts[index] += count
-    said = chdb.query(
-        "SELECT toString(sum(cost)), toJSONString(sumMap(duration_buckets)) "
-        f"FROM deltaLakeLocal('{place}') WHERE grain = 'day'",
-        "JSONCompact",
+    asked = (
+        "SELECT toString(sum(cost)), toJSONString(sumMap(duration_buckets)) FROM rollups WHERE grain = 'day'"
     )
-    ((cost, buckets),) = msgspec.json.decode(str(said))["data"]
+    ((cost, buckets),) = ask(str(place.parent), ["rollups"], asked).rows
     frame = pl.scan_delta(str(place)).filter(pl.col("grain") == "day").collect()
     table = deltalake.DeltaTable(str(place)).to_pyarrow_table(filters=[("grain", "=", "day")])
     assert (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import chdb
 import deltalake
 import msgspec
 import polars as pl
@@ -17,6 +16,7 @@ from tests.lake.span_events import SCHEMA, Body, a_span, archive, body_of, rows_
 from toril.events import Upcasters
 from toril.lake.lake import Lake, Record
 from toril.lake.reading import Reader
+from toril.lake.serving import ask
 from toril.lake.spans import SpansStep, spans_of
 from toril.lake.tables import EVENTS, QUARANTINE, SPANS
 from toril.pipelines.spans.recording import SPAN_RECORDED
@@ -166,11 +166,8 @@ def test_once_per_table_when_a_batch_is_cut_off_between_the_two(lake: Lake, tmp_
 
 def _others_read_it(place: Path, first: Span) -> None:
     """ClickHouse, Polars and delta-rs, without Spark."""
-    said = chdb.query(
-        f"SELECT count(), sum(cost), argMin(attributes['text'], ordinal) FROM deltaLakeLocal('{place}')",
-        "JSONCompact",
-    )
-    ((count, cost, text),) = msgspec.json.decode(str(said))["data"]
+    asked = "SELECT count(), sum(cost), argMin(attributes['text'], ordinal) FROM spans"
+    ((count, cost, text),) = ask(str(place.parent), ["spans"], asked).rows
     frame = pl.scan_delta(str(place)).sort("ordinal").collect()
     table = deltalake.DeltaTable(str(place)).to_pyarrow_table()
     assert int(count) == len(frame) == table.num_rows == 9
