@@ -161,6 +161,13 @@ def test_once_per_table_when_a_batch_is_cut_off_between_the_two(lake: Lake, tmp_
     once_more = spans_of(lake.read(EVENTS)).select("ordinal", "span_id").orderBy("ordinal").collect()
     assert [(row["ordinal"], row["span_id"]) for row in spans] == [tuple(row) for row in once_more]
 
+    # The next tables read by the batch: of each file it must be known which ones it has.
+    for table in ("events", "spans", "quarantine"):
+        for commit in (tmp_path / "lake" / table / "_delta_log").glob("*.json"):
+            for action in map(msgspec.json.decode, commit.read_text().splitlines()):
+                stats = msgspec.json.decode(action.get("add", {}).get("stats", "{}"))
+                assert not stats.get("numRecords") or "batch" in stats["minValues"]
+
     _others_read_it(tmp_path / "lake" / "spans", a_span(1))
 
 

@@ -169,6 +169,10 @@ SPANS = Table(
         "a_status": "status BETWEEN 0 AND 2",
         "a_kind": "kind BETWEEN 0 AND 5",
     },
+    # Delta would keep statistics of the first 32 columns, and the next tables read by the batch.
+    properties={
+        "delta.dataSkippingStatsColumns": "batch,ordinal,tenant,trace_id,recorded_at,start,start_time"
+    },
 )
 
 QUARANTINE = Table(
@@ -231,4 +235,5 @@ ROLLUPS = Table(
     ),
     partitioned_by=("grain", "period"),
     constraints={"a_grain": "grain IN ('minute', 'hour', 'day')", "spans_from_1": "spans >= 1"},
+    properties={"delta.dataSkippingStatsColumns": "tenant,model,start,batch"},
 )
