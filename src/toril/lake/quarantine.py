@@ -22,11 +22,8 @@ from toril.events.event import check_event_type
 from toril.lake.errors import OtherWriter
 from toril.lake.lake import Lake, Record
 from toril.lake.problems import passing
-from toril.lake.spans import read_spans, spans_in
+from toril.lake.spans import PLACE, read_spans, spans_in
 from toril.lake.tables import LOG_COLUMNS, QUARANTINE, SPANS, Table
-
-PLACE = ("log_epoch", "log_partition", "ordinal")
-"""What names an event of the log."""
 
 TRIES = 10
 """How often a batch is tried that other writers of the table were first with."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import current_timestamp, expr, lit
+from pyspark.sql.functions import broadcast, current_timestamp, expr, lit
 
 from toril.events import Upcasters
 from toril.lake.errors import OtherWriter
@@ -20,6 +20,9 @@ from toril.lake.reading import NAMES, read_batches
 from toril.lake.steps import BATCHES_AT_ONCE, Step
 from toril.lake.tables import EVENTS, LOG_COLUMNS, QUARANTINE, SPANS
 from toril.pipelines.spans.recording import SPAN_RECORDED
+
+PLACE = ("log_epoch", "log_partition", "ordinal")
+"""What names an event of the log."""
 
 
 class SpansStep(Step):
@@ -60,11 +63,23 @@ class SpansStep(Step):
         return record
 
     def _finish(self, lake: Lake, have: Record, refused: Record, run: str) -> Record:
-        """The spans of a batch whose other half is in quarantine already."""
-        record = Record(
-            batch=have.batch + 1, source=refused.source, positions=refused.positions, run=run or refused.run
-        )
-        self.write(lake, self.read(lake, have.source, refused.source), record)
+        """The spans of a batch whose other half is in quarantine already: all that is not there.
+
+        What can be read may have changed meanwhile, with the program. What is in quarantine stays there until
+        it is requeued, and what cannot be read any more comes to it.
+        """
+        upto, positions = refused.source, refused.positions
+        there = broadcast(lake.read(QUARANTINE).select(*PLACE))
+        left = self.read(lake, have.source, upto).join(there, list(PLACE), "left_anti").persist()
+        try:
+            more = _refused(left)
+            if not more.isEmpty():
+                also = Record(batch=refused.batch + 1, source=upto, positions=positions, run=run)
+                lake.append(more, QUARANTINE, also)
+            record = Record(batch=have.batch + 1, source=upto, positions=positions, run=run)
+            self.write(lake, left, record)
+        finally:
+            left.unpersist()
         return record
 
     def read(self, lake: Lake, after: int, upto: int) -> DataFrame:

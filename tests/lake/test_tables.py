@@ -1,0 +1,27 @@
+"""The tables of a lake: every column has a comment, and stands on the page about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toril.lake.runs import RUNS
+from toril.lake.summaries import TRACE_SUMMARIES
+from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS, Table
+
+PAGE = Path(__file__).parents[2] / "docs" / "lake-tables.md"
+
+
+@pytest.mark.parametrize(
+    "table", [EVENTS, SPANS, QUARANTINE, TRACE_SUMMARIES, ROLLUPS, RUNS], ids=lambda table: table.name
+)
+def test_the_page_has_every_column_of(table: Table) -> None:
+    section = PAGE.read_text().split(f"## `{table.name}`\n")[1].split("\n## ")[0]
+    shown = [line for line in section.splitlines() if line.startswith("| `")]
+    assert len(shown) == len(table.columns)
+    for column, line in zip(table.columns, shown, strict=True):
+        kind = column.type.lower().replace(", ", ",")
+        kind = "struct" if kind.startswith("struct") else kind
+        assert column.comment
+        assert line == f"| `{column.name}` | `{kind}` | {column.comment} |"
