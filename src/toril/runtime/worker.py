@@ -28,7 +28,7 @@ class ProcessorWorker:
         self._backend = backend
         self._options = options or EngineOptions()
         self.engines = [Engine(backend, work, self.name, self._options) for work in works]
-        self._tasks: dict[Engine, asyncio.Task[None]] = {}
+        self._running: dict[Engine, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         """It has other engines than before."""
 
@@ -45,10 +45,14 @@ class ProcessorWorker:
     ) -> None:
         await self.close()
 
+    @property
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return list(self._running.values())
+
     def _start(self, engine: Engine) -> None:
         task = asyncio.create_task(engine.run())
         task.add_done_callback(told)  # also where nobody waits for it
-        self._tasks[engine] = task
+        self._running[engine] = task
         self._changed.set()
 
     def add(self, work: Work) -> None:
@@ -61,23 +65,25 @@ class ProcessorWorker:
         """Run a processor no more; where it is not run, nothing is done."""
         for engine in [one for one in self.engines if one.work.processor == processor]:
             self.engines.remove(engine)
-            task = self._tasks.pop(engine)
+            task = self._running.pop(engine)
             self._changed.set()
-            await engine.stop()
-            task.cancel()
+            try:
+                await engine.stop()
+            finally:
+                task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     async def close(self) -> None:
         """End in order."""
         await asyncio.gather(*(engine.stop() for engine in self.engines))
-        for task in self._tasks.values():
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def is_running(self) -> bool:
         """Whether all its processors run."""
-        return bool(self._tasks) and not any(task.done() for task in self._tasks.values())
+        return bool(self._tasks) and not any(task.done() for task in self._tasks)
 
     async def wait(self) -> None:
         """Until one of its processors cannot go on; raises why."""
@@ -85,12 +91,10 @@ class ProcessorWorker:
             self._changed.clear()
             changed = asyncio.create_task(self._changed.wait())
             try:
-                done, _ = await asyncio.wait(
-                    {changed, *self._tasks.values()}, return_when=asyncio.FIRST_COMPLETED
-                )
+                done, _ = await asyncio.wait({changed, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 changed.cancel()
             for task in done - {changed}:
-                if task in self._tasks.values():
+                if task in self._tasks:
                     task.result()
                     return
