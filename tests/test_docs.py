@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_origin
 
+import click
 import pytest
 
 import toril
@@ -21,16 +22,23 @@ import toril.connection
 import toril.events
 import toril.stores
 import toril.testing
+from toril.cli.main import cli
 from toril.connection.embedded import stop
+from toril.errors import TorilError
+from toril.lake import jars
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ELSEWHERE = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
+"""Programs that run in other places (a scheduler, say): they compile here."""
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("TORIL_JARS", str(jars.folder()))  # which are set up once, and not for each test
     monkeypatch.setenv("TORIL_HOME", str(tmp_path))
     monkeypatch.delenv("TORIL_REDIS_URL", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
@@ -69,6 +77,36 @@ def _expected_after(text: str, command: str) -> list[str]:
     """What a page says a command prints: the lines up to the next command; ``…`` stands for anything."""
     after = text.split(command, 1)[1].split("\n$ ")[0].splitlines()
     return [row.strip() for row in after if row.strip() and "…" not in row and set(row.strip()) != {"─"}]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_program_for_elsewhere_compiles(page: Path) -> None:
+    for text in ELSEWHERE.findall(page.read_text()):
+        compile(text, str(page), "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_is_one_that_toril_knows(page: Path) -> None:
+    for text in SHELL.findall(page.read_text()):
+        for line in text.replace("\\\n", " ").splitlines():
+            if line.startswith("toril "):
+                _parse(shlex.split(line, comments=True)[1:], line)
+
+
+def _parse(words: list[str], line: str) -> None:
+    """Have click read a command, with its options, and not run it."""
+    words = [word for word in words if word != "&"]
+    command: click.Command = cli
+    parent: click.Context | None = None
+    try:
+        while isinstance(command, click.Group):
+            parent = command.make_context("toril", words, parent=parent)
+            _, found, words = command.resolve_command(parent, [*parent._protected_args, *parent.args])
+            assert found is not None
+            command = found
+        command.make_context(command.name, words, parent=parent)
+    except (click.ClickException, TorilError) as problem:
+        raise AssertionError(f"{line}: {problem}") from None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -127,7 +127,7 @@ def summary(spans: DataFrame) -> DataFrame:
         f"left(coalesce({messages}), 1024) AS message",
         f"coalesce({inputs}) AS said",
         f"coalesce({outputs}) AS answer",
-        "map_filter(attributes, (k, v) -> k LIKE 'metadata.%' AND v != 'null') AS metadata",
+        "map_entries(map_filter(attributes, (k, v) -> k LIKE 'metadata.%' AND v != 'null')) AS metadata",
     )
     made = rows.groupBy("tenant", "trace_id").agg(
         *(expr(f"{how} AS `{name}`") for name, how in _SUMMARY.items())
@@ -152,7 +152,7 @@ def summary(spans: DataFrame) -> DataFrame:
         "e -> struct(e.key, left(e.value, 256)))), "
         "map_from_entries(aggregate(array_sort(more), "
         "CAST(array() AS ARRAY<STRUCT<key STRING, value STRING>>), "
-        "(had, one) -> concat(had, filter(map_entries(one.metadata), "
+        "(had, one) -> concat(had, filter(one.metadata, "
         "e -> NOT exists(had, h -> h.key = e.key)))))) AS attributes",
     )
 

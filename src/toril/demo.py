@@ -1,10 +1,14 @@
-"""What ``make demo`` shows: jobs and traces that survive the death of their server and of their workers."""
+"""What ``make demo`` shows: jobs and traces that survive the death of their server and of their workers.
+
+And then all of it once more: the events of the traces in a lake, and the summaries rebuilt from them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -18,6 +22,8 @@ from toril import Connection, connect, make_queue_name
 from toril.client import Client
 from toril.connection.embedded import ensure_server, stop
 from toril.connection.server import free_port
+from toril.lake import jars
+from toril.log import Log, Retention
 from toril.pipelines.spans.summary import recompute
 from toril.queue import AddJob, Job, Queue, Worker
 from toril.server.keys import ApiKeys
@@ -25,6 +31,8 @@ from toril.server.keys import ApiKeys
 JOBS = 5_000
 TRACES = 200
 QUEUE = make_queue_name("reports")
+ARCHIVE = "lake/archive"
+"""The name by which the log knows the lake. Naming it here does not start Spark."""
 SHORT = 500
 """Locks and sweeps of half a second, so that one sees a dead worker's jobs come back (default: 30 s)."""
 
@@ -137,7 +145,7 @@ async def toril(*arguments: str, **more: Any) -> asyncio.subprocess.Process:
 
 async def shown(*arguments: str) -> None:
     """A command, and what it shows."""
-    console.print(f"\n[bold]$ toril {' '.join(arguments)}[/]")
+    console.print(f"\n[bold]$ toril {shlex.join(arguments)}[/]")
     process = await toril(*arguments)
     if await process.wait():
         raise SystemExit(f"the demo stopped: toril {arguments[0]} failed")
@@ -151,7 +159,8 @@ async def show_traces(home: Path) -> None:
         f"\n[bold]6.[/] [bold]toril up[/]: a collector at {collector.url}, pipelines, Valkey and ClickHouse, "
         f"all started by one process ({collector.pid})"
     )
-    async with connect(f"embedded://{home}") as redis:
+    async with connect(f"embedded://{home}") as redis, Log(redis) as log:
+        await log.choose_retention(Retention.archived_by(ARCHIVE))  # the lake's, which comes later
         keys = ApiKeys(redis)
         mine, theirs = (await keys.add("acme"))[0], (await keys.add("globex"))[0]
     manifest = home / "acknowledged.jsonl"
@@ -188,6 +197,31 @@ async def show_traces(home: Path) -> None:
         raise SystemExit("the demo could not end `toril up` in order")
 
 
+# ---------------------------------------------------------------------------- all of it once more
+
+ROLLUPS = (
+    "SELECT tenant, model, spans, errors, input_tokens + output_tokens AS tokens, cost / 1e9 AS usd "
+    "FROM rollups WHERE grain = 'day' AND model != '' ORDER BY cost DESC, model LIMIT 8"
+)
+
+
+async def show_lake(home: Path) -> None:
+    """The events of the traces in tables, all of history computed anew, and no difference to live."""
+    os.environ |= {"TORIL_JARS": str(jars.folder()), "TORIL_HOME": str(home)}
+    console.print(
+        "\n[bold]9.[/] The same events in a lake: archived once, in Delta tables, on Spark "
+        "[dim](Java takes some seconds to start)[/]"
+    )
+    await shown("lake", "run", "--once")
+    await shown("lake", "sql", ROLLUPS)
+    console.print(
+        "\n[bold]10.[/] All of history once more, by the class that ran live; and is it what readers see, "
+        "field by field?"
+    )
+    await shown("lake", "replay", "trace_summary")
+    await shown("lake", "diff", "trace_summary")
+
+
 async def _is_whole(client: Client, tenant: str, trace_id: str, spans: set[str]) -> None:
     """Wait until a trace is what was sent of it: each span once, and all of them in its summary."""
     until = time.monotonic() + 60
@@ -219,6 +253,7 @@ def main() -> None:
         try:
             asyncio.run(show(Path(folder) / "jobs"))
             asyncio.run(show_traces(Path(folder) / "traces"))
+            asyncio.run(show_lake(Path(folder) / "traces"))
             console.print(
                 "\n[green]Nothing was lost.[/] Next: [bold]toril --help[/], and the guides in docs/"
             )
