@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
+from toril.lake.errors import SourceDiverged
 from toril.lake.source.places import why_missing
 from toril.lake.source.positions import diverged
 from toril.lake.source.rows import Raw
@@ -46,10 +47,8 @@ async def pages(log: Log, stretch: Stretch) -> AsyncIterator[Page]:
     while at.ordinal < upto.ordinal:
         count = min(most, upto.ordinal - at.ordinal)
         found = await log.redis.command("XRANGE", key, f"({at.id}", "+", "COUNT", count)
-        for expected, raw in enumerate(found, at.ordinal + 1):
-            if ordinal_of(raw) != expected:
-                before = found[expected - at.ordinal - 2][0].decode() if expected > at.ordinal + 1 else at.id
-                raise await why_missing(log, partition, Position(expected - 1, before), ordinal_of(raw))
+        if [int(raw[1][1]) for raw in found] != list(range(at.ordinal + 1, at.ordinal + 1 + len(found))):
+            raise await _first_missing(log, partition, at, found)
         if not found:
             raise await why_missing(log, partition, at, None)
         at = Position(at.ordinal + len(found), found[-1][0].decode())
@@ -62,9 +61,21 @@ async def pages(log: Log, stretch: Stretch) -> AsyncIterator[Page]:
         raise diverged(partition, upto, f"{at.id} is where it was")
 
 
-def _by_size(partition: Partition, found: Sequence[Raw]) -> list[tuple[list[Raw], int]]:
+async def _first_missing(
+    log: Log, partition: Partition, at: Position, found: Sequence[Raw]
+) -> GapFound | SourceDiverged:
+    for raw in found:
+        if ordinal_of(raw) != at.ordinal + 1:
+            break
+        at = Position(at.ordinal + 1, raw[0].decode())
+    return await why_missing(log, partition, at, ordinal_of(raw))
+
+
+def _by_size(partition: Partition, found: Sequence[Raw]) -> list[tuple[Sequence[Raw], int]]:
     """Cut a page so that large bodies that are kept outside are not all fetched at once."""
-    cut: list[tuple[list[Raw], int]] = []
+    if {(len(raw[1]), raw[1][6]) for raw in found} == {(8, b"e1")}:
+        return [(found, sum([len(raw[1][7]) for raw in found]) + 100 * len(found))]
+    cut: list[tuple[Sequence[Raw], int]] = []
     part: list[Raw] = []
     size = 0
     for raw in found:
@@ -81,7 +92,7 @@ def _by_size(partition: Partition, found: Sequence[Raw]) -> list[tuple[list[Raw]
     return cut
 
 
-async def _with_bodies(log: Log, partition: Partition, entries: list[Raw]) -> Sequence[Raw]:
+async def _with_bodies(log: Log, partition: Partition, entries: Sequence[Raw]) -> Sequence[Raw]:
     outside = [raw for raw in entries if raw[1][6] == OUTSIDE]
     if outside:
         await asyncio.gather(*(_fetch(log, partition, raw) for raw in outside))

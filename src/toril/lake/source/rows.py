@@ -38,13 +38,14 @@ Raw = Sequence[Any]
 class Header(msgspec.Struct, gc=False):
     """What is read of an event's body."""
 
-    id: str | None
-    type: str | None
-    occurred_at: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None
-    schema_version: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = 1
+    id: str
+    type: str
+    occurred_at: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    schema_version: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
 
 
-UNREADABLE = Header(None, None, None, None)
+_nothing: Any = None
+UNREADABLE = Header(_nothing, _nothing, _nothing, _nothing)
 
 _read_header = msgspec.json.Decoder(Header).decode
 
@@ -61,23 +62,24 @@ def header(body: bytes) -> Header:
 
 def columns(partition: Partition, entries: Sequence[Raw]) -> pa.RecordBatch:
     """Entries with their bodies as one batch; those of erased tenants are left out."""
-    fields = [raw[1] for raw in entries if raw[1][5]]
-    count = len(fields)
-    ids = _text([raw[0] for raw in entries if raw[1][5]])
-    keys = pc.split_pattern(_text([values[5] for values in fields]), ":", max_splits=2)
-    bodies = [values[7] for values in fields]
+    kept = [raw for raw in entries if raw[1][5]]
+    count = len(kept)
+    ids = _text([raw[0] for raw in kept])
+    fields = list(zip(*[raw[1] for raw in kept], strict=True)) if kept else [()] * 8
+    ordinals, versions, names, bodies = fields[1::2]
+    keys = pc.split_pattern(_text(names), ":", max_splits=2)
     headers = list(map(header, bodies))
     recorded_ms = pc.list_element(pc.split_pattern(ids, "-", max_splits=1), 0).cast(pa.int64())
     return pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(partition.epoch, pa.int32()), count),
             pa.repeat(pa.scalar(partition.number, pa.int32()), count),
-            _text([values[1] for values in fields]).cast(pa.int64()),
+            _text(ordinals).cast(pa.int64()),
             ids,
             pc.list_element(keys, 0),
             pc.list_element(keys, 1),
             pc.list_element(keys, 2),
-            _text([values[3] for values in fields]).cast(pa.int64()),
+            _text(versions).cast(pa.int64()),
             pc.multiply(recorded_ms, 1_000_000),
             pa.array([one.id for one in headers], pa.string()),
             pa.array([one.type for one in headers], pa.string()),
@@ -89,5 +91,5 @@ def columns(partition: Partition, entries: Sequence[Raw]) -> pa.RecordBatch:
     )
 
 
-def _text(values: list[bytes]) -> Any:
+def _text(values: Sequence[bytes]) -> Any:
     return pa.array(values, pa.binary()).cast(pa.string())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
@@ -21,7 +23,7 @@ AHEAD = 4
 
 def read_task(options: Options, task: Task) -> Iterator[pa.RecordBatch]:
     """All that a task reads, as batches of Arrow."""
-    with Door(options.where(), options.log) as door:
+    with _collecting_rarely(), Door(options.where(), options.log) as door:
         floors = Floors(door.log, task.floor)
         if task.floor:
             # They are there since it was planned, unless it is run once more.
@@ -47,3 +49,14 @@ async def _fetch(log: Log, task: Task, ready: asyncio.Queue[Page | Exception | N
         await ready.put(None)
     except Exception as problem:  # noqa: BLE001 - it is raised where the pages are taken
         await ready.put(problem)
+
+
+@contextmanager
+def _collecting_rarely() -> Iterator[None]:
+    """Pages are made of very many lists, none in a circle: looking for circles would cost a third of all."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
