@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import DataFrame
 
 from tests.lake.span_events import a_span, archive, body_of
+from toril.cli.main import cli
 from toril.errors import InvalidValue
 from toril.events import Upcasters
 from toril.lake import quarantine
+from toril.lake.errors import LakeError
 from toril.lake.lake import Lake, Record
 from toril.lake.quarantine import requeue, waiting
 from toril.lake.rollups import RollupsStep, rollups_of
@@ -103,6 +107,22 @@ def test_some_of_what_waits_can_be_chosen(lake: Lake) -> None:
     assert waiting(lake, event_type=SPAN_RECORDED, tenant="acme").count() == 2
     assert [row["ordinal"] for row in waiting(lake, reason="data.kind").collect()] == [3]
     assert waiting(lake, tenant="other").count() == 0
+
+    at = ["lake", "requeue", "--lake", lake.path]
+    said = CliRunner().invoke(cli, [*at, "--dry-run", "--json"], catch_exceptions=False)
+    reasons = {
+        "body: it must be JSON in UTF-8": 1,
+        "data.kind: 0 to 5": 1,
+        "schema_version: it is newer than this program knows": 1,
+    }
+    made = {"tried": 3, "read": 0, "refused": 3, "reasons": reasons, "dry_run": True}
+    assert msgspec.json.decode(said.stdout) == made
+    told = CliRunner().invoke(cli, [*at, "--tenant", "other"], catch_exceptions=False)
+    assert "Nothing of that kind is in quarantine." in told.stdout
+    refused = CliRunner().invoke(cli, ["lake", "requeue", "--lake", f"{lake.path}/none"])
+    assert isinstance(refused.exception, LakeError)
+    assert "there is no table quarantine" in str(refused.exception)
+
     with pytest.raises(InvalidValue, match="reason"):
         waiting(lake, reason=" ")
     with pytest.raises(InvalidValue, match="tenant"):
