@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import PRODUCTS, SCALE, Servers, emptied
 from tests.queue.audit import until
 from toril.aggregate import Aggregate
-from toril.events import AnyEvent, FoldProjection, NewEvent
+from toril.events import AnyEvent, EventHandler, FoldProjection, HandlerContext, NewEvent
 from toril.events.errors import ConfigurationError
 from toril.log import Retention
 from toril.log.entry import START, Entry, Position, Positions
@@ -34,6 +34,7 @@ from toril.runtime import (
     decision_in,
     skipped,
 )
+from toril.stores import MemoryProjectionStore
 from toril.stores.sqlite import SqliteColdStore
 
 OPTIONS = EngineOptions(lease=1.0, grace=2.0)
@@ -623,9 +624,91 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(
             await generations.reserve("total", 3)
         await generations.reserve("total", 4, version=7)
         await generations.load("total", 4, [])
+        await generations.reserve("total", 5, version=2)
+        wrong = Rebuilt(Aggregate("acme", "order", "1"), 1, Total().encode({"sum": 1, "by": 1}))
+        with pytest.raises(GenerationError, match="cannot be read as total version 2"):
+            await generations.load("total", 5, [wrong])
+        await generations.retire("total", 5)
         await Traffic(pipeline, rng, ["1", "2", "3"]).once()
         with pytest.raises(GenerationError, match="3 events behind; 2 are allowed"):
             await generations.switch("total", 4, within=2)
         await generations.switch("total", 4, force=True)
         with pytest.raises(ConfigurationError, match="version 7 .* this program has: 1, 2"):
             await pipeline.service.get_projection("total", "acme", "1")
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_whoever_depends_on_a_projection_or_decides_on_it_follows_the_pointer(
+    servers: Servers, place: str, rng: random.Random
+) -> None:
+    """Also when the first generation is gone."""
+    told: dict[str, int] = defaultdict(int)
+
+    class Tell(EventHandler[Any]):
+        async def handle(self, event: AnyEvent, context: HandlerContext) -> None:
+            found = await pipeline.service.get_projection("total", context.tenant, event.aggregate_id)
+            assert found is not None
+            assert found.version >= event.version
+            told[event.aggregate_id] = event.version
+
+    async with sourcing_of(place, servers) as sourcing:
+        pipeline = (
+            sourcing.register_pipeline()
+            .with_name("orders")
+            .with_aggregate_type("order")
+            .with_projection("total", None, Total, retry=QUICK)
+            .with_projection("total", None, Doubled, retry=QUICK, generation=2, start="loaded")
+            .with_event_handler("tell", Tell(), depends_on=["total"], retry=QUICK)
+            .build()
+        )
+        service = pipeline.service
+        traffic = Traffic(pipeline, rng, ["1", "2", "3"])
+        lake = Lake()
+        aggregate = Aggregate("acme", "order", "1")
+
+        async def all_told() -> bool:
+            return dict(told) == {ident: len(numbers) for (_, ident), numbers in traffic.sent.items()}
+
+        async with sourcing.worker():
+            await traffic.once()
+            await until(all_told, "all to be told")
+            made = await service.generations.reserve("total", 2)
+            lake.entries = await entries_of(sourcing)
+            await service.generations.load("total", 2, await lake.states(made.cut, Doubled()))
+            await agrees(pipeline, traffic, "total@2", 2)
+            for made_by in (Total(), Doubled()):
+                snapshot = await service.snapshots.latest(aggregate, "total", made_by.version)
+                assert snapshot is not None
+                assert made_by.decode(snapshot.state)["by"] == made_by.version
+            await service.generations.switch("total", 2)
+            await service.generations.retire("total", 1)
+            assert await service.snapshots.latest(aggregate, "total", 1) is None
+            assert await service.snapshots.latest(aggregate, "total", 2) is not None
+            await traffic.once()
+            await until(all_told, "all to be told")
+            await agrees(pipeline, traffic, "total", 2)
+
+
+async def test_a_projection_with_a_store_of_its_own_is_loaded_into_it(
+    servers: Servers, rng: random.Random
+) -> None:
+    async with sourcing_of(SERVED[0], servers) as sourcing:
+        store = MemoryProjectionStore()
+        pipeline = (
+            sourcing.register_pipeline()
+            .with_name("orders")
+            .with_aggregate_type("order")
+            .with_projection("total", MemoryProjectionStore(), Total)
+            .with_projection("total", store, Doubled, generation=2, start="loaded")
+            .build()
+        )
+        traffic = Traffic(pipeline, rng, ["1", "2", "3"])
+        lake = Lake()
+        async with sourcing.worker():
+            await traffic.once()
+            made = await pipeline.service.generations.reserve("total", 2)
+            await traffic.once()
+            lake.entries = await entries_of(sourcing)
+            await pipeline.service.generations.load("total", 2, await lake.states(made.cut, Doubled()))
+            await agrees(pipeline, traffic, "total@2", 2)
+            assert await store.load(Doubled(), Aggregate("acme", "order", "1")) is not None

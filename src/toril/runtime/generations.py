@@ -10,14 +10,16 @@ Each step can be cut off anywhere and run again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
 
 from toril.errors import InvalidValue
-from toril.events.errors import ConfigurationError
+from toril.events.errors import ConfigurationError, StateUnreadable
 from toril.events.projection import ProjectionState
 from toril.log.entry import START, Positions
 from toril.runtime.backend import Arrived, Backend, Generation, GenerationError, Rebuilt
@@ -33,6 +35,9 @@ BYTES_AT_ONCE = 16 * 1024 * 1024
 
 WITHIN = 1000
 """Events, over all partitions, that a generation may be behind where readers are switched to it."""
+
+LEVEL_WITHIN = 5.0
+"""Seconds that a switch waits for the last few events; then it is done all the same."""
 
 State = Literal["loading", "catching up", "ready", "current", "retiring", "retired"]
 
@@ -283,6 +288,11 @@ class Generations:
         own = work is not None and work.store is not None
         if work is None and any(one.store is not None for one in self._versions(name)):
             raise self._unknown(name, number, made)
+        if work is not None and batch and batch[0].state:
+            try:
+                work.projection.decode(batch[0].state)
+            except StateUnreadable as problem:
+                raise GenerationError(f"the states of generation {number} of {name!r}: {problem}") from None
         brought = [replace(one, state=b"") for one in batch] if own else batch
         arrived = await self._store.place(processor, brought)
         if own and work is not None:
@@ -332,12 +342,31 @@ class Generations:
             raise GenerationError(
                 f"generation {number} of {name!r} is {standing.behind} events behind; {within} are allowed"
             )
+        if not force and standing.state == "ready":
+            await self._draw_level(name, before, number)
         stage = await self._store.see(projection, number)
         if stage:
             raise GenerationError(
                 f"generation {number} of {name!r} is {_STAGES[stage]}: readers see {before}"
             )
         return before
+
+    async def _draw_level(self, name: str, before: int, number: int) -> None:
+        """Wait a moment until a generation has passed where the other one is now.
+
+        Then what readers saw in one is in the other, but for what came during the last round trip.
+        """
+        processors = [self._full(generation_name(name, each)) for each in (before, number)]
+        partitions = await self._backend.partitions()
+        wanted = [(await self._backend.positions(each, processors))[0] for each in partitions]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEVEL_WITHIN):
+                for partition, at in zip(partitions, wanted, strict=True):
+                    while at is not None:
+                        _, own = await self._backend.positions(partition, processors)
+                        if own is not None and own.ordinal >= at.ordinal:
+                            break
+                        await asyncio.sleep(0.01)
 
     async def retire(self, name: str, number: int, *, progress: Callable[[int], None] | None = None) -> int:
         """Remove a generation that readers do not see: its place in the log, its states, what it has parked.

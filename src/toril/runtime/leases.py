@@ -52,8 +52,6 @@ class Leases:
             return
         desk.clock = await backend.now() - time.monotonic() * 1000
         desk.paused = await backend.paused()
-        if desk.work.depends_on:
-            desk.depends_on = await backend.generations.seen(desk.work.depends_on)
         if not await backend.generations.may_begin(desk.processor, desk.work.start):
             return
         partitions = await self._to_work_on()

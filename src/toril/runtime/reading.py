@@ -129,10 +129,8 @@ class Reading:
         """Read on in a partition; whether there may be more."""
         desk, heard = self._desk, part.news
         room = min(PAGE, desk.options.read_ahead - len(part.window))
-        if desk.depends_on:
-            others = await desk.backend.positions(part.partition, desk.depends_on)
-            reached = min(0 if other is None else other.ordinal for other in others)
-            room = min(room, reached - part.at.ordinal)
+        if desk.work.depends_on:
+            room = min(room, await self._others_reached(part) - part.at.ordinal)
         page = await desk.backend.page(part.partition, part.at, room) if room > 0 else []
         if page:
             blocked = await self._troubles.blocked(part, page)
@@ -151,6 +149,19 @@ class Reading:
                 part.news = 0
             return False
         return True
+
+    async def _others_reached(self, part: Slice) -> int:
+        """Up to where all are that ours depends on; of projections, the generation that readers see."""
+        desk = self._desk
+        while True:
+            asked = desk.depends_on
+            seen, others = await asyncio.gather(
+                desk.backend.generations.seen(desk.work.depends_on),
+                desk.backend.positions(part.partition, asked),
+            )
+            desk.depends_on = seen
+            if seen == asked:
+                return min(0 if other is None else other.ordinal for other in others)
 
     async def _look_at_checkpoints(self, part: Slice, page: Sequence[Entry]) -> None:
         """What one before us has processed already is passed over."""

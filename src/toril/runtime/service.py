@@ -258,6 +258,12 @@ class EventSourcingService:
             )
         return work
 
+    async def _known(self, name: str) -> Work:
+        """A processor, or a generation that was made since this program began."""
+        if name not in self._definition.works and split_generation(name)[1] > 1:
+            await self.generations.learn()
+        return self._work(name)
+
     async def current(self, name: str) -> str:
         """The name of the generation of a projection that readers see."""
         return (await self._seen(name)).name
@@ -266,9 +272,7 @@ class EventSourcingService:
         """What readers of a projection see; a generation that is named by its number, itself."""
         if split_generation(name)[1] == 1:
             return await self.generations.reading(self._projection(name).name)
-        if name not in self._definition.works:
-            await self.generations.learn()
-        return self._projection(name)
+        return self._projection((await self._known(name)).name)
 
     async def promote(self, name: str, generation: int) -> None:
         """Let readers see another generation of a projection, however far that is: one write.
@@ -323,7 +327,7 @@ class EventSourcingService:
 
         Events that a person had the processor skip are left out, as the processor left them out.
         """
-        work = self._projection(name)
+        work = self._projection((await self._known(name)).name)
         aggregate = self.aggregate(tenant, aggregate_id)
         skipped = await self.skipped(name, tenant, aggregate_id)
         made = ProjectionState(work.projection.initial(), 0)
@@ -341,7 +345,7 @@ class EventSourcingService:
 
     async def skipped(self, name: str, tenant: str, aggregate_id: str) -> set[int]:
         """The versions of an aggregate that a person had a processor skip."""
-        work = self._work(name)
+        work = await self._known(name)
         aggregate = self.aggregate(tenant, aggregate_id)
         decided = await self._decided.read(Decision.home(aggregate))
         return {
@@ -359,7 +363,7 @@ class EventSourcingService:
 
         Checkpoints stay where they are. Events that were skipped are skipped again.
         """
-        work = self._work(name)
+        work = await self._known(name)
         if not isinstance(work, HandlerWork):
             raise ConfigurationError(f"{name!r} is no handler: rebuild_projection folds a projection anew")
         skipped = await self.skipped(name, tenant, aggregate_id)
@@ -381,7 +385,7 @@ class EventSourcingService:
 
     async def get_checkpoint(self, processor: str, tenant: str, aggregate_id: str) -> Checkpoint | None:
         """How far a processor is with an aggregate; None where it has not seen it."""
-        work, aggregate = self._work(processor), self.aggregate(tenant, aggregate_id)
+        work, aggregate = await self._known(processor), self.aggregate(tenant, aggregate_id)
         found = await self._backend.find(work.processor, aggregate)
         if found is None:
             return None
@@ -408,7 +412,7 @@ class EventSourcingService:
         check_tenant(tenant)
         if type(limit) is not int or limit < 1:
             raise ValidationError("limit", limit, "a whole number from 1")
-        works = await self._running() if processor is None else [self._work(processor)]
+        works = await self._running() if processor is None else [await self._known(processor)]
         found: list[FailedEvent] = []
         for work in works:
             for partition in await self._backend.partitions():
@@ -422,22 +426,25 @@ class EventSourcingService:
         self, processor: str, tenant: str, aggregate_id: str, *, by: str = "", reason: str = ""
     ) -> None:
         """Have a failed event processed again, with all its attempts; recorded in the log."""
-        await self._decide("retry", self._work(processor), self.aggregate(tenant, aggregate_id), by, reason)
+        await self._decide("retry", processor, self.aggregate(tenant, aggregate_id), by, reason)
 
     async def skip_failed(
         self, processor: str, tenant: str, aggregate_id: str, *, by: str = "", reason: str = ""
     ) -> None:
         """Have a failed event left out, and those after it processed; recorded in the log."""
-        await self._decide("skip", self._work(processor), self.aggregate(tenant, aggregate_id), by, reason)
+        await self._decide("skip", processor, self.aggregate(tenant, aggregate_id), by, reason)
 
     async def retry_all(self, processor: str, tenant: str, *, by: str = "", reason: str = "") -> int:
         """Have all failed events of a tenant processed again; says how many."""
         failed = await self.get_failed_events(tenant, processor=processor, limit=1_000_000)
         for one in failed:
-            await self._decide("retry", self._work(processor), one.aggregate, by, reason)
+            await self._decide("retry", processor, one.aggregate, by, reason)
         return len(failed)
 
-    async def _decide(self, decision: str, work: Work, aggregate: Aggregate, by: str, reason: str) -> None:
+    async def _decide(
+        self, decision: str, processor: str, aggregate: Aggregate, by: str, reason: str
+    ) -> None:
+        work = await self._known(processor)
         trouble = await self._trouble(work, aggregate)
         if trouble is None or trouble.status != "failed":
             raise CheckpointError(f"{work.name!r} has no failed event of this aggregate")
@@ -463,19 +470,19 @@ class EventSourcingService:
 
     async def pause(self, processor: str) -> None:
         """Let a processor begin nothing more, in all workers, within a second or so."""
-        await self._backend.pause(f"processor {self._work(processor).processor}", on=True)
+        await self._backend.pause(f"processor {(await self._known(processor)).processor}", on=True)
 
     async def resume(self, processor: str) -> None:
         """Let a paused processor go on."""
-        await self._backend.pause(f"processor {self._work(processor).processor}", on=False)
+        await self._backend.pause(f"processor {(await self._known(processor)).processor}", on=False)
 
     async def retire(self, processor: str) -> bool:
         """Forget where a processor is, for good: it holds up no trimming. Stop its workers before."""
-        return await self._backend.retire(self._work(processor).processor)
+        return await self._backend.retire((await self._known(processor)).processor)
 
     async def standing(self, processor: str) -> ProcessorStanding:
         """How a processor stands: for people, and for metrics."""
-        work = self._work(processor)
+        work = await self._known(processor)
         behind, oldest = 0, None
         statuses: Counter[str] = Counter()
         owners: Counter[str] = Counter()
