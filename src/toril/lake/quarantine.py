@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import broadcast, col
+from pyspark.sql.functions import col
 
 from toril.aggregate import check_tenant
 from toril.errors import InvalidValue
@@ -105,12 +105,11 @@ def _add(lake: Lake, spans: DataFrame, days: str, run: str) -> None:
     """Add those that are not there: as a batch that says that no more of ``events`` is in the table."""
 
     def write(record: Record) -> bool:
-        keys = broadcast(spans.select(*PLACE))
         there = lake.read(SPANS).where(f"recorded_day IN ({days})").select(*PLACE)
-        new = spans.join(there.join(keys, list(PLACE), "left_semi"), list(PLACE), "left_anti")
+        new = spans.join(there.join(spans.select(*PLACE), list(PLACE), "left_semi"), list(PLACE), "left_anti")
         if new.isEmpty():
             return False
-        lake.append(new.coalesce(1), SPANS, record)
+        lake.append(new, SPANS, record)
         return True
 
     _one_more_batch(lake, SPANS, run, write)
@@ -119,12 +118,12 @@ def _add(lake: Lake, spans: DataFrame, days: str, run: str) -> None:
 def _mark(lake: Lake, read: DataFrame, days: str, run: str) -> None:
     """Say in quarantine what became of them."""
     view = f"toril_requeued_{uuid.uuid4().hex}"
-    read.select(*PLACE, "reason").coalesce(1).createOrReplaceTempView(view)
+    read.select(*PLACE, "reason").createOrReplaceTempView(view)
     same = " AND ".join(f"old.{name} = new.{name}" for name in PLACE)
 
     def write(record: Record) -> bool:
         old = lake.read(QUARANTINE).where(f"requeued_at IS NULL AND recorded_day IN ({days})")
-        if old.join(broadcast(read.select(*PLACE)), list(PLACE), "left_semi").isEmpty():
+        if old.join(read.select(*PLACE), list(PLACE), "left_semi").isEmpty():
             return False
         with lake.recording(QUARANTINE, record):
             lake.spark.sql(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import broadcast, current_timestamp, expr, lit
+from pyspark.sql.functions import current_timestamp, expr, lit
 
 from toril.events import Upcasters
 from toril.lake.errors import OtherWriter
@@ -69,7 +69,7 @@ class SpansStep(Step):
         it is requeued, and what cannot be read any more comes to it.
         """
         upto, positions = refused.source, refused.positions
-        there = broadcast(lake.read(QUARANTINE).select(*PLACE))
+        there = lake.read(QUARANTINE).select(*PLACE)
         left = self.read(lake, have.source, upto).join(there, list(PLACE), "left_anti").persist()
         try:
             more = _refused(left)
