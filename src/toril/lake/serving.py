@@ -167,6 +167,9 @@ KEYS = {
 }
 """The tables that can be loaded, and what makes two rows the same row."""
 
+LEFT_OUT = ("state",)
+"""Columns that only the lake itself has a use for."""
+
 CHUNK = 200_000
 """Rows that are brought at once, about."""
 
@@ -199,12 +202,11 @@ async def load(
     if not lake.exists(table):
         raise LakeError(f"there is no table {table} in {lake.path}: `toril lake run` makes it")
     name = f"lake_{table}"
-    rows = lake.read(table)
-    await _make(database, name, rows.schema, KEYS[table])
+    await _make(database, name, lake.read(table).drop(*LEFT_OUT).schema, KEYS[table])
     said = await database.query(f"SELECT max(Batch) FROM {{database}}.{LOADS} WHERE Name = '{name}'")  # noqa: S608
     after, upto = int(said[0][0]), lake.last(table).batch
     # What a batch has changed once more since is of a later batch, and comes with that.
-    new = lake.batches(table, after, upto)
+    new = lake.batches(table, after, upto).drop(*LEFT_OUT)
     count = await asyncio.to_thread(new.count) if upto > after else 0
     done = 0
     for part in _parts(new, KEYS[table], count):
@@ -305,7 +307,8 @@ def clickhouse_type(kind: DataType, nullable: bool = False) -> str:
     if isinstance(kind, ArrayType):
         return f"Array({clickhouse_type(kind.elementType, kind.containsNull)})"
     if isinstance(kind, MapType):
-        return f"Map({clickhouse_type(kind.keyType)}, {clickhouse_type(kind.valueType)})"
+        value = clickhouse_type(kind.valueType, kind.valueContainsNull)
+        return f"Map({clickhouse_type(kind.keyType)}, {value})"
     if isinstance(kind, StructType):
         inside = (f"{_name(one.name)} {clickhouse_type(one.dataType, one.nullable)}" for one in kind)
         return f"Tuple({', '.join(inside)})"
