@@ -201,7 +201,10 @@ class Lake:
 
     @contextmanager
     def recording(self, table: Table, record: Record) -> Iterator[None]:
-        """The one statement in it (a MERGE, say) is this batch of a table: it is done once."""
+        """The one statement in it (a MERGE, say) is this batch of a table: it is done once.
+
+        Where it changes nothing, Delta makes no commit of it; the batch is recorded all the same.
+        """
         conf = self.spark.conf
         settings = {
             "spark.databricks.delta.commitInfo.userMetadata": _metadata(record),
@@ -216,6 +219,8 @@ class Lake:
         finally:
             for key in settings:
                 conf.unset(key)
+        if self.last(table).batch < record.batch:
+            self.append(self.read(table).limit(0), table, record)
 
     @contextmanager
     def keeping_record(self, table: Table | str) -> Iterator[None]:
