@@ -133,7 +133,8 @@ def test_doctor_without_java_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     assert check_java().verdict == "absent"
     java = tmp_path / "java"
     for version, verdict in (("1.8.0_392", "warning"), ("11.0.2", "warning"), ("17.0.1", "ok"), ("25", "ok")):
-        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        modules = "echo jdk.incubator.vector@17"
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n{modules}\n")
         java.chmod(0o755)
         assert check_java().verdict == verdict
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from toril.cli.doctor import check_java, check_spark, check_workers
 from toril.cli.main import cli
 from toril.errors import InvalidValue
-from toril.lake import jars, java
+from toril.lake import jars
 from toril.lake.errors import SparkMissing
 from toril.lake.session import session, settings
 
@@ -57,7 +57,6 @@ def test_a_java_that_spark_would_not_start_with_is_refused(
     binary.write_text(f'#!/bin/sh\nif [ "$1" = -version ]; then {first}; else echo {modules}; fi\n')
     binary.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    java._ask.cache_clear()
     with pytest.raises(SparkMissing, match=said):
         session("local[1]")
     found = check_java()

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from toril.lake.errors import SparkMissing
@@ -59,7 +58,6 @@ def require() -> Java:
     return found
 
 
-@cache
 def _ask(binary: str) -> Java:
     def said(*args: str) -> str:
         try:
