@@ -30,6 +30,9 @@ LOOK_EVERY = 1.0
 NARROW = 72
 """Columns of a screen below which the bar is left out."""
 
+NARROWER = 58
+"""And below this, what this run has done."""
+
 
 class Rate:
     """How many a second, over the last while."""
@@ -140,13 +143,14 @@ class Shown:
         made.add_column("table", no_wrap=True)
         if bars:
             made.add_column("", width=max(8, min(30, errors.width - 62)))
-        for name in ("events", "a second", "behind", "left"):
+        counts = errors.width >= NARROWER
+        for name in (("events", "a second") if counts else ()) + ("behind", "left"):
             made.add_column(name, justify="right", no_wrap=True)
         for line in run.lines:
-            made.add_row(*self._row(line, bars))
+            made.add_row(*self._row(line, bars, counts))
         return made
 
-    def _row(self, line: Line, bars: bool) -> list[Text | ProgressBar]:
+    def _row(self, line: Line, bars: bool, counts: bool) -> list[Text | ProgressBar]:
         behind, rate = self.behind(line), self._rates[line.name].a_second
         style = "red" if line.problems else ""
         row: list[Text | ProgressBar] = [Text(one_line(line.name), style)]
@@ -154,8 +158,9 @@ class Shown:
             has = sum(ordinal for ordinal, _ in line.record.positions.values())
             total = None if behind is None else max(has + behind, 1)
             row.append(ProgressBar(total=total, completed=has, pulse=behind is None))
-        row.append(Text(f"{line.events:,}", "" if line.events else "dim"))
-        row.append(Text(f"{rate:,.0f}" if rate else "", "dim" if not rate else ""))
+        if counts:
+            row.append(Text(f"{line.events:,}", "" if line.events else "dim"))
+            row.append(Text(f"{rate:,.0f}" if rate else ""))
         row.append(Text("?" if behind is None else f"{behind:,}", "" if behind else "dim"))
         row.append(Text(_left(line, behind, rate)))
         return row
