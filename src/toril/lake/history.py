@@ -6,6 +6,7 @@ was opened: what the archive adds meanwhile is not read twice.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from math import gcd
 
 from pyspark.sql import DataFrame
 
+from toril.connection.open import URL_VARIABLE
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError, SourceDiverged
 from toril.lake.generations import ALL_OF_IT, Filters
@@ -66,6 +68,8 @@ class History:
     spanned: Record
     """How far its table of spans is; never further than the events."""
     door: Door
+    held: list[DataFrame]
+    """What Spark keeps for it meanwhile."""
     partitions: int
     """A number that divides the number of partitions in each epoch: so many portions there can be."""
 
@@ -110,6 +114,7 @@ class History:
         rest = self._parts(self.spanned.source, SPAN_AGGREGATE, filters, portion)
         # Looked at twice: for spans, and for what is none.
         read = read_spans(rest).persist()
+        self.held.append(read)
         others = self.events(SPAN_AGGREGATE, filters, portion).where(f"event_type <> '{SPAN_RECORDED}'")
         refused = self.lake.read(QUARANTINE).where(wanted)
         aside = [frame.select(*KEYS) for frame in (others, refused, read.where("reason IS NOT NULL"))]
@@ -158,6 +163,7 @@ def history(
 ) -> Iterator[History]:
     """History up to a cut: the log's end, as it is now, where none is given."""
     lake.check(EVENTS)
+    url = url or os.environ.get(URL_VARIABLE) or None  # workers on other machines do not have it
     # Spans before events: so there is no span of an event that is read from elsewhere.
     spanned = lake.last(SPANS) if lake.exists(SPANS) else NEVER
     with Door(url, log) as door:
@@ -167,6 +173,8 @@ def history(
         try:
             yield made
         finally:
+            for frame in made.held:
+                frame.unpersist()
             keeping.cancel()
             door.do(floors.remove())
 
@@ -185,7 +193,7 @@ def _opened(
     while True:
         archived, tails = lake.last(EVENTS), door.tails()
         chosen = dict(tails) if cut is None else checked_cut(cut, tails, archived.positions, log)
-        made = History(lake, url, log, chosen, archived, spanned, door, partitions)
+        made = History(lake, url, log, chosen, archived, spanned, door, [], partitions)
         try:
             door.do(floors.put(_starts(made.hot, archived)))
             break

@@ -14,7 +14,7 @@ from pyspark.sql import Row
 
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
-from toril.events.projection import ProjectionState
+from toril.events.projection import wants
 from toril.lake.diff import SAMPLES, Diff, Held, Side, Tally
 from toril.lake.generations import Generation, read
 from toril.lake.history import KEYS
@@ -26,6 +26,9 @@ from toril.runtime.work import ProjectionWork
 
 AT_ONCE = 64
 """Aggregates that are asked for at the same time."""
+
+READ_AT_ONCE = 500
+"""Events of an aggregate that are read at a time."""
 
 BUCKETS = 10_000
 """Parts into which a sample divides aggregates, by their keys."""
@@ -71,9 +74,9 @@ async def _pair(
     state = None if row["state"] is None else bytes(row["state"])
     held = Held(row["version"], state, row["failed_version"], row["failed"])
     found = await _live(aggregate, work, backend)
-    if found is None or held.failed_version is not None or state is None or found.version <= held.version:
+    if found is None or found.version <= held.version:
         return held, found
-    return await _further(held, found.version, aggregate, subject, service), found
+    return await _further(held, found.version, aggregate, subject, work, service), found
 
 
 async def _live(aggregate: Aggregate, work: ProjectionWork, backend: Backend) -> Held | None:
@@ -88,22 +91,29 @@ async def _live(aggregate: Aggregate, work: ProjectionWork, backend: Backend) ->
 
 
 async def _further(
-    held: Held, version: int, aggregate: Aggregate, subject: Subject, service: EventSourcingService
+    held: Held,
+    version: int,
+    aggregate: Aggregate,
+    subject: Subject,
+    work: ProjectionWork,
+    service: EventSourcingService,
 ) -> Held:
-    """A state taken on by the events after it, as live has them."""
+    """A state taken on by the events after it, as live has them, up to the first that it cannot take."""
     projection = subject.projection
-    assert held.state is not None
-    at = ProjectionState(projection.decode(held.state), held.version)
+    state = projection.initial() if held.state is None else projection.decode(held.state)
     name = aggregate.id if subject.aggregate_type == aggregate.type else f"{aggregate.type}:{aggregate.id}"
-    left_out = await service.skipped(subject.name, aggregate.tenant, name)
-    types = projection.event_types
-    while at.version < version:
-        stream = await service.store.read(aggregate, at.version + 1, min(500, version - at.version))
+    left_out = await service.skipped(work.name, aggregate.tenant, name)
+    at = held.version
+    while at < version:
+        stream = await service.store.read(aggregate, at + 1, min(READ_AT_ONCE, version - at))
         if not stream.events:
             break
-        state = at.state
         for event in stream:
-            if event.version not in left_out and (types is None or event.type in types):
-                state = projection.apply(state, event)
-        at = ProjectionState(state, stream.version)
-    return Held(at.version, projection.encode(at.state))
+            try:
+                if event.version not in left_out and wants(projection.event_types, event):
+                    state = projection.apply(state, event)
+            except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to this event
+                failed = f"{type(problem).__name__}: {problem}"
+                return Held(at, projection.encode(state), event.version, failed)
+            at = event.version
+    return Held(at, projection.encode(state))

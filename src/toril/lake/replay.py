@@ -243,16 +243,14 @@ def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) ->
     (row,) = rows.selectExpr(
         "coalesce(sum(IF(failed_version IS NULL, version, 0)), 0) AS versions",
         "count_if(failed_version IS NOT NULL) AS failed",
-        "count(1) AS rows",
-        "count(DISTINCT tenant, aggregate_type, aggregate_id) AS aggregates",
     ).collect()
     events = all_of_it.events(subject.aggregate_type)
     if row["failed"]:
         events = events.join(broadcast(failed), list(KEYS), "left_anti")
     there = events.count()
-    if there != row["versions"] or row["rows"] != row["aggregates"]:
+    if there != row["versions"]:
         raise LakeError(
             f"{plan.name} is not whole: history has {there:,} events, and its states are of "
-            f"{row['versions']:,} ({row['rows']:,} states of {row['aggregates']:,} aggregates); the lake "
-            "does not go back to the first event, or has lost some: `toril lake audit` says which"
+            f"{row['versions']:,}; the lake does not go back to the first event, or has lost some: "
+            "`toril lake audit` says which"
         )

@@ -21,6 +21,7 @@ from toril.lake.lake import Lake
 from toril.lake.replay import states_of
 from toril.lake.source import Door
 from toril.lake.subjects import Subject
+from toril.lake.tables import EVENTS
 from toril.runtime.decisions import DECISIONS, decision_in, skipped
 from toril.runtime.work import ANY_TYPE
 
@@ -111,9 +112,10 @@ def _check_time(at: int | None) -> None:
 
 def _places(url: str | None, log: str, aggregate: Aggregate, lake: Lake) -> dict[str, tuple[int, str]]:
     """The end of history in the partitions of one aggregate: of the others nothing is read."""
+    lake.check(EVENTS)
     with Door(url, log) as door:
         layout, tails = door.do(door.log.layout(anew=True)), door.tails()
-    known = {**lake.last("events").positions, **tails}
+    known = {**lake.last(EVENTS).positions, **tails}
     return {name: known[name] for epoch in layout.ever if (name := str(epoch.of(aggregate))) in known}
 
 

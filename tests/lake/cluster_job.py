@@ -1,0 +1,91 @@
+"""What runs on a cluster in the tests: the run job, and a replay. It says in lines how far it is.
+
+``python -m tests.lake.cluster_job MASTER URL LAKE WHEEL``
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from toril.events import AnyEvent, FoldProjection
+from toril.lake.archive import EventsStep
+from toril.lake.lake import Lake
+from toril.lake.progress import Tasks
+from toril.lake.replay import Progress, replay
+from toril.lake.run import Run
+from toril.lake.session import session
+from toril.lake.source import tails
+from toril.lake.spans import SpansStep
+from toril.lake.subjects import Subject
+
+
+class Slow(FoldProjection[int]):
+    """A sum that takes its time, so that a worker can be lost in the middle."""
+
+    name = "slow"
+    state_type = int
+
+    def initial(self) -> int:
+        return 0
+
+    def apply(self, state: int, event: AnyEvent) -> int:
+        time.sleep(0.02)
+        return state + int(event.data["price"])
+
+
+SLOW = Subject(pipeline="shop", name="slow", projection=Slow(), aggregate_type="basket")
+
+
+class Says(Progress):
+    """Says when tasks are done."""
+
+    def tasks(self, portion: int, tasks: Tasks) -> None:
+        assert portion == 0
+        print("tasks", tasks.done, tasks.of, flush=True)
+
+
+def where_from(batches: Iterator[Any]) -> Iterator[Any]:
+    """Where a worker has Toril from."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    import toril
+
+    for _ in batches:
+        pass
+    yield pa.RecordBatch.from_pydict({"path": [str(toril.__file__)]})
+
+
+def main(master: str, url: str, path: str, wheel: str) -> None:
+    spark = session(
+        master,
+        name="toril-cluster-test",
+        conf={
+            "spark.ui.enabled": "false",
+            "spark.submit.pyFiles": wheel,
+            "spark.executor.memory": "512m",
+            "spark.cores.max": "2",
+            "spark.executor.cores": "1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "8",
+            "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        },
+    )
+    lake = Lake(spark, path)
+    (found,) = spark.range(1).mapInArrow(where_from, "path string").collect()
+    print("from", found["path"], flush=True)
+    run = Run(lake, [EventsStep(url, until=tails(url, "log")), SpansStep()], once=True)
+    with run:
+        run.wait()
+    assert not run.problems, run.problems
+    print("archived", flush=True)
+    made = replay(lake, SLOW, url=url, engine="fold", progress=Says())
+    print("replayed", made.number, made.rows, flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,152 @@
+"""The promise live-is-batch: what workers build live, Spark builds again from history, field by field."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import timedelta
+
+from tests.conftest import SCALE, Servers, emptied
+from tests.lake.shop import archive, states
+from tests.lake.span_parts import chance_span
+from tests.queue.audit import until
+from toril.events import NewEvent, Sum
+from toril.lake.diff import Diff, diff
+from toril.lake.generations import read
+from toril.lake.lake import Lake
+from toril.lake.live import diff_live
+from toril.lake.replay import replay
+from toril.lake.spans import SpansStep
+from toril.lake.subjects import Subject, subjects_of
+from toril.pipelines.spans.ingestion import Ingestion
+from toril.pipelines.spans.memory import MemorySpanTable, MemoryTraceTable
+from toril.pipelines.spans.recording import SPAN_RECORDED
+from toril.pipelines.spans.summary import TraceSummary
+from toril.runtime import EngineOptions, EventSourcing
+
+TENANTS = ("acme", "globex")
+NAME = "span_ingestion/trace_summary"
+
+
+class Mutated(TraceSummary):
+    """A slip of the pen in one field."""
+
+    name = "trace_summary"
+    cost = Sum("data.ai.output_tokens", default=None)
+
+
+class Traffic:
+    """Spans of many traces: late, shuffled, twice, and some that the summary cannot take."""
+
+    def __init__(self, url: str, rng: random.Random, traces: int) -> None:
+        self.rng = rng
+        self.sourcing = EventSourcing(url, partitions=4, options=EngineOptions(lease=5.0, grace=2.0))
+        self.ingestion = Ingestion(
+            self.sourcing,
+            spans=MemorySpanTable(),
+            traces=MemoryTraceTable(),
+            debounce=timedelta(seconds=60),
+        )
+        self.subject: Subject = subjects_of([self.ingestion.spans.definition])[NAME]
+        self.traces = [(rng.choice(TENANTS), rng.randbytes(16).hex()) for _ in range(traces)]
+
+    async def send(self, spans: int) -> None:
+        """Spans of all traces in disorder; one in five comes a second time."""
+        made = [
+            (tenant, chance_span(self.rng, trace_id, number))
+            for tenant, trace_id in self.traces
+            for number in range(self.rng.randrange(1, spans))
+        ]
+        made += self.rng.choices(made, k=len(made) // 5)
+        self.rng.shuffle(made)
+        for tenant in TENANTS:
+            await self.ingestion.record(tenant, [span for whose, span in made if whose == tenant])
+
+    async def spoil(self, *traces: tuple[str, str]) -> None:
+        """Events that are no spans: of one the summary makes something, at the other it fails."""
+        for tenant, trace_id in traces:
+            for data in ({"span_id": "s", "start": 17, "name": "odd"}, {"span_id": "s", "start": "soon"}):
+                event = NewEvent(type=SPAN_RECORDED, data=data)
+                await self.sourcing.pipelines["span_ingestion"].service.store_events(
+                    tenant, trace_id, [event]
+                )
+
+    async def done(self, failed: int) -> None:
+        """All is processed but what has failed."""
+
+        async def is_done() -> bool:
+            its = await self.ingestion.spans.service.standing("trace_summary")
+            return (its.behind, its.failed, its.retrying) == (0, failed, 0)
+
+        await until(is_done, "the summaries to be up to date", 60)
+
+
+def test_live_is_batch_for_late_shuffled_doubled_and_failing_spans(
+    servers: Servers, lake: Lake, rng: random.Random
+) -> None:
+    url = emptied(servers.get("valkey-standalone")).url
+    traffic = Traffic(url, rng, traces=round(60 * SCALE))
+    skipped, waits = traffic.traces[:2]
+
+    async def live() -> None:
+        service = traffic.ingestion.spans.service
+        await traffic.send(12)
+        await traffic.spoil(skipped, waits)
+        await traffic.done(failed=2)
+        await service.skip_failed("trace_summary", *skipped, by="ann", reason="no time")
+        await traffic.done(failed=1)
+        await asyncio.to_thread(archive, lake, url)
+        spans = SpansStep()
+        await asyncio.to_thread(spans.prepare, lake)
+        await asyncio.to_thread(spans.once, lake)
+        await traffic.send(5)  # these are in the log alone
+        await traffic.done(failed=1)
+        made = {}
+        for engine in ("native", "fold"):
+            made[engine] = await asyncio.to_thread(
+                replay, lake, traffic.subject, url=url, engine=engine, keep=False
+            )
+            assert made[engine].plan.engine == engine
+        assert not await asyncio.to_thread(diff, lake, made["native"], made["fold"])
+        assert traffic.sourcing.backend is not None
+        for one in made.values():
+            found: Diff = await diff_live(
+                lake, one, traffic.subject, service, traffic.sourcing.backend, samples=3
+            )
+            assert found.differences == []
+            assert found.compared == len(traffic.traces)
+        # Once more by hand: every field that is shown.
+        rows = await asyncio.to_thread(states, read(lake, made["native"]))
+        for tenant, trace_id in traffic.traces:
+            shown = await service.get_projection("trace_summary", tenant, trace_id)
+            assert shown is not None
+            version, state = rows[f"{tenant}:{trace_id}"]
+            assert TraceSummary.decode(state).as_dict() == shown.state.as_dict()
+            assert version == shown.version
+        await traffic.send(3)  # live goes on: it is compared at the versions where it is then
+        await traffic.done(failed=1)
+        again = await diff_live(
+            lake, made["fold"], traffic.subject, service, traffic.sourcing.backend, fraction=0.5
+        )
+        assert again.differences == []
+        assert 0 < again.compared <= len(traffic.traces)
+        await mutated(lake, traffic, url)
+
+    async def mutated(lake: Lake, traffic: Traffic, url: str) -> None:
+        subject = Subject(
+            pipeline="span_ingestion", name="trace_summary", projection=Mutated, aggregate_type="span"
+        )
+        one = await asyncio.to_thread(replay, lake, traffic.subject, url=url, keep=False)
+        cut = one.plan.cut
+        other = await asyncio.to_thread(replay, lake, subject, url=url, cut=cut, keep=False, label="slip")
+        found = await asyncio.to_thread(diff, lake, one, other)
+        assert {(its.kind, its.field) for its in found.differences} == {("other value", "cost")}
+        (only,) = found.differences
+        assert "the field is declared otherwise: value data.ai.cost → data.ai.output_tokens" in only.reason
+        assert only.count == found.compared - found.equal > 0
+
+    async def run() -> None:
+        async with traffic.sourcing, traffic.sourcing.worker(commands=False, upkeep=False):
+            await live()
+
+    asyncio.run(run())

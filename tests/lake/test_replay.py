@@ -1,0 +1,255 @@
+"""Replay: all of history up to an exact cut, whatever archive, trimming and interruptions do meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Servers, emptied
+from tests.lake.shop import Basket, BasketInCents, Shop, archive, during, folded, states
+from tests.queue.audit import until
+from toril import connect
+from toril.errors import InvalidValue
+from toril.lake.archive import GROUP
+from toril.lake.errors import LakeError
+from toril.lake.generations import Plan, find, generations, read
+from toril.lake.lake import Lake
+from toril.lake.progress import Tasks
+from toril.lake.replay import Progress, replay
+from toril.lake.source import tails
+from toril.lake.subjects import find_subject
+from toril.lake.tables import EVENTS
+from toril.log import Log, Retention
+from toril.log.upkeep import trim
+from toril.testing import standalone
+
+NAME = "shop/basket"
+
+
+@pytest.fixture
+def url(servers: Servers) -> str:
+    return emptied(servers.get("valkey-standalone")).url
+
+
+def buy(shop: Shop, bought: dict[str, list[int]]) -> None:
+    """By ``tenant:basket``, prices."""
+
+    async def go() -> None:
+        for key, prices in bought.items():
+            tenant, _, basket = key.partition(":")
+            await shop.buy(basket, *prices, tenant=tenant)
+
+    during(shop, go)
+
+
+def some(first: int, baskets: int = 12) -> dict[str, list[int]]:
+    return {f"{tenant}:b{n}": [first + n, 7] for tenant in ("acme", "globex") for n in range(baskets)}
+
+
+def joined(*parts: dict[str, list[int]]) -> dict[str, list[int]]:
+    return {
+        key: [price for part in parts for price in part.get(key, [])] for key in {**parts[0], **parts[-1]}
+    }
+
+
+def test_a_replay_is_of_all_events_up_to_the_cut_and_of_none_after(url: str, lake: Lake) -> None:
+    first, second, third = some(10), some(100, 14), some(1000, 3)
+    shop = Shop(url)
+    subject = shop.subjects[NAME]
+    buy(shop, first)
+    archive(lake, url)
+    half_way = tails(url, "log")
+    buy(Shop(url), second)  # these are in the log alone
+    made = replay(lake, subject, url=url, label="v1")
+    assert (made.number, made.state, made.rows) == (2, "whole", 28)
+    assert made.plan.cut == tails(url, "log")
+    assert states(read(lake, made)) == folded(Basket(), joined(first, second))
+    buy(Shop(url), third)
+    archive(lake, url)
+    again = find(lake, NAME, 2)
+    assert (again.plan, again.state) == (made.plan, "whole")
+    assert "v1 (basket version 1, code" in str(again.plan.code)
+    # An older cut, which the lake is past by now; and the newest one.
+    past = replay(lake, subject, url=url, cut=half_way, keep=False)
+    assert (past.number, states(read(lake, past))) == (3, folded(Basket(), first))
+    newest = replay(lake, subject, url=url, portions=2)
+    assert (newest.plan.portions, newest.number) == (2, 4)
+    assert states(read(lake, newest)) == folded(Basket(), joined(joined(first, second), third))
+    # A part of it.
+    part = replay(lake, subject, url=url, tenant="globex")
+    assert part.plan.filters.tenant == "globex"
+    assert {key.partition(":")[0] for key in states(read(lake, part))} == {"globex"}
+    assert [(one.number, one.state) for one in generations(lake)] == [(n, "whole") for n in (2, 3, 4, 5)]
+    ordinal, ident = made.plan.cut["00"]
+    for wrong, rule in (
+        ({"00": (ordinal + 10_000, ident)}, "it is in the future: the last event of partition 00 is"),
+        ({"77": (1, ident)}, "has no such partition"),
+        ({"00": (-1, ident)}, "an ordinal from 0"),
+    ):
+        with pytest.raises(InvalidValue, match=rule):
+            replay(lake, subject, url=url, cut=wrong)
+    with pytest.raises(InvalidValue, match="must be after since"):
+        replay(lake, subject, url=url, since=5, until=5)
+    with pytest.raises(LakeError, match="basket cannot run natively"):
+        replay(lake, subject, url=url, engine="native")
+    with pytest.raises(InvalidValue, match="there is none; there are: shop/basket"):
+        find_subject("nothing", shop.subjects)
+    assert find_subject("basket", shop.subjects) is subject
+    assert len(generations(lake)) == 4, "nothing was changed"
+    lake.spark.sql(f"DELETE FROM {lake.sql_name(EVENTS)} WHERE aggregate_id = 'b1' AND version = 1")
+    with pytest.raises(LakeError, match="is not whole: history has"):
+        replay(lake, subject, url=url)
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Stops(Progress):
+    """Ends the replay after its first portion, as a signal would."""
+
+    def wrote(self, portion: int) -> None:
+        raise Interrupted(portion)
+
+
+class Watches(Progress):
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+        self.done_before = -1
+        self.seen: list[Tasks] = []
+
+    def began(self, plan: Plan, events: int, done: int) -> None:
+        assert events > 0
+        self.plan, self.done_before = plan, done
+
+    def tasks(self, portion: int, tasks: Tasks) -> None:
+        assert portion >= 0
+        self.seen.append(tasks)
+
+
+def test_a_replay_that_was_stopped_is_taken_up_where_it_was(url: str, lake: Lake) -> None:
+    shop = Shop(url)
+    first, second = some(10), some(100)
+    buy(shop, first)
+    archive(lake, url)
+    with pytest.raises(Interrupted):
+        replay(lake, shop.subjects[NAME], url=url, portions=2, progress=Stops())
+    stopped = find(lake, NAME, 2)
+    assert (stopped.state, stopped.done) == ("unfinished", 1)
+    with pytest.raises(LakeError, match="unfinished .1 of 3 commits are there.: `toril lake replay`"):
+        read(lake, stopped)
+    buy(Shop(url), second)
+    archive(lake, url)
+    # Other code has a number of its own, and the same code goes on.
+    cents = Shop(url, both=True).subjects[NAME]
+    other = replay(lake, cents, url=url)
+    assert (other.number, states(read(lake, other))) == (3, folded(BasketInCents(), joined(first, second)))
+    watches = Watches()
+    made = replay(lake, shop.subjects[NAME], url=url, progress=watches)
+    assert (watches.plan, watches.done_before) == (stopped.plan, 1)
+    assert (made.number, made.state) == (2, "whole")
+    assert states(read(lake, made)) == folded(Basket(), first), "with the cut that it was begun with"
+    assert watches.seen, "Spark's own tasks were told of"
+    assert all(0 <= done <= of for done, of in watches.seen)
+
+
+def test_what_people_decided_live_is_decided_the_same_in_replay(url: str, lake: Lake) -> None:
+    shop = Shop(url)
+
+    async def trade() -> dict[str, int]:
+        service = shop.pipeline.service
+        await shop.buy("good", 1, 2, 3)
+        await shop.buy("skipped", 1, "broken", 3)
+        await shop.buy("last", 1, "broken")
+        await shop.buy("waits", 5, "broken", 7)
+
+        async def failed() -> bool:
+            return len(await service.get_failed_events("acme")) == 3
+
+        await until(failed, "three events to fail")
+        for basket in ("skipped", "last"):
+            await service.skip_failed("basket", "acme", basket, by="ann", reason="no price")
+
+        async def done() -> bool:
+            found = [await service.get_projection("basket", "acme", one) for one in ("skipped", "last")]
+            return [one.version for one in found if one is not None] == [3, 2]
+
+        await until(done, "the others to be processed")
+        return {
+            one: found.version
+            for one in ("good", "skipped", "last", "waits")
+            if (found := await service.get_projection("basket", "acme", one)) is not None
+        }
+
+    live = during(shop, trade, worker=True)
+    archive(lake, url)
+    made = replay(lake, shop.subjects[NAME], url=url)
+    rows = {row["aggregate_id"]: row for row in read(lake, made).collect()}
+    assert {name: row["version"] for name, row in rows.items()} == live
+    assert live == {"good": 3, "skipped": 3, "last": 2, "waits": 1}
+    assert Basket().decode(bytes(rows["skipped"]["state"])) == {"sum": 4, "events": 2}
+    assert (rows["waits"]["failed_version"], rows["waits"]["failed"]) == (2, "ValueError: broken")
+    assert rows["skipped"]["failed_version"] is None
+
+
+def test_retention_safe_while_a_replay_reads(lake: Lake, tmp_path: Path) -> None:
+    with standalone({"stream-node-max-entries": 5}) as server:  # whole nodes are trimmed
+        _while_it_reads(server.url, lake, tmp_path)
+
+
+def _while_it_reads(url: str, lake: Lake, tmp_path: Path) -> None:
+    shop = Shop(url)
+    first, second = some(10), some(100)
+    buy(shop, first)
+    archive(lake, url)
+    shutil.copytree(lake.path, tmp_path / "old")
+    buy(Shop(url), second)
+
+    half_way = lake.last(EVENTS).positions
+
+    class Trims(Progress):
+        """When the replay is about to read, all is archived, and all that may go is trimmed."""
+
+        def began(self, plan: Plan, events: int, done: int) -> None:
+            assert (done, events) == (0, sum(ordinal for ordinal, _ in plan.cut.values()))
+            archive(lake, url)
+            assert trimmed(url) > 0
+            for name, ordinal in firsts(url).items():
+                assert ordinal <= half_way[name][0], "what the replay is still to read is kept"
+
+    made = replay(lake, shop.subjects[NAME], url=url, progress=Trims())
+    assert states(read(lake, made)) == folded(Basket(), joined(first, second))
+    # Its place at the cut is kept until it is promoted or retired: what comes after it stays.
+    buy(Shop(url), some(1000))
+    archive(lake, url)
+    assert trimmed(url) > 0
+    for name, ordinal in firsts(url).items():
+        assert ordinal <= made.plan.cut[name][0]
+    # A lake that is behind what the log still has cannot be replayed up to its end.
+    with pytest.raises(LakeError, match="the log no longer has what comes after the lake's events"):
+        replay(Lake(lake.spark, tmp_path / "old"), shop.subjects[NAME], url=url, keep=False)
+
+
+def trimmed(url: str) -> int:
+    """Trim what may go; how many entries did."""
+
+    async def go() -> int:
+        async with connect(url) as redis:
+            log = Log(redis)
+            await log.choose_retention(Retention.archived_by(GROUP))
+            return (await trim(log)).removed
+
+    return asyncio.run(go())
+
+
+def firsts(url: str) -> dict[str, int]:
+    """By partition, the last ordinal that is trimmed."""
+
+    async def go() -> dict[str, int]:
+        async with connect(url) as redis:
+            return {str(one.partition): one.trimmed for one in await Log(redis).standings()}
+
+    return asyncio.run(go())

@@ -1,0 +1,84 @@
+"""Time travel: one aggregate, or all of them, as they were at a version or at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from tests.conftest import Servers, emptied
+from tests.lake.shop import Basket, Shop, archive, during, folded, states
+from toril.aggregate import Aggregate
+from toril.errors import InvalidValue
+from toril.lake.lake import Lake
+from toril.lake.travel import state_at, states_at
+
+TEA = Aggregate("acme", "basket", "tea")
+
+
+def test_an_aggregate_as_it_was_at_each_version_and_time(servers: Servers, lake: Lake) -> None:
+    url = emptied(servers.get("valkey-standalone")).url
+    shop = Shop(url)
+    subject = shop.subjects["shop/basket"]
+
+    async def trade(basket: str, *prices: object) -> int:
+        """Buys, and says a time between what was bought before and after."""
+        await shop.buy(basket, *prices)
+        await asyncio.sleep(0.005)
+        now = time.time_ns()
+        await asyncio.sleep(0.005)
+        return now
+
+    async def first() -> tuple[int, int]:
+        one = await trade("tea", 1, 2)
+        await trade("cup", 7)
+        two = await trade("tea", 3)
+        return one, two
+
+    async def second() -> int:
+        return await trade("tea", 4, "broken", 6)
+
+    early, middle = during(shop, first)
+    archive(lake, url)
+    shop = Shop(url)
+    late = during(shop, second)  # these are in the log alone
+
+    def at(**when: Any) -> tuple[int, object, int | None]:
+        found = state_at(lake, subject, TEA, url=url, **when)
+        return found.version, found.state and found.state["sum"], found.failed_version
+
+    assert [at(version=number) for number in range(7)] == [
+        (0, None, None),
+        (1, 1, None),
+        (2, 3, None),
+        (3, 6, None),
+        (4, 10, None),
+        (4, 10, 5),
+        (4, 10, 5),
+    ]
+    assert [at(at=when) for when in (0, early, middle, late)] == [
+        (0, None, None),
+        (2, 3, None),
+        (3, 6, None),
+        (4, 10, 5),
+    ]
+    assert at() == (4, 10, 5)
+    found = state_at(lake, subject, TEA, url=url, version=1)
+    assert found.recorded_at is not None
+    assert found.recorded_at < early
+    with states_at(lake, subject, url=url, at=early) as rows:
+        assert states(rows) == folded(Basket(), {"acme:tea": [1, 2]})
+    with states_at(lake, subject, url=url, at=middle) as rows:
+        assert states(rows) == folded(Basket(), {"acme:tea": [1, 2, 3], "acme:cup": [7]})
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"version": -1}, "a whole number from 0"),
+        ({"at": time.time_ns() + 10**15}, "it is in the future"),
+        ({"at": 1, "version": 1}, "not both"),
+    ]
+    for wrong, rule in refused:
+        with pytest.raises(InvalidValue, match=rule):
+            state_at(lake, subject, TEA, url=url, **wrong)
+    with pytest.raises(InvalidValue, match="shop/basket is of aggregates of type basket"):
+        state_at(lake, subject, Aggregate("acme", "order", "1"), url=url)
