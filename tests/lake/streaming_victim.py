@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -17,6 +18,19 @@ def copy(spark: SparkSession, url: str, folder: str) -> StreamingQuery:
     return stream.trigger(availableNow=True).start(f"{folder}/table")
 
 
+def finish(spark: SparkSession, url: str, folder: str) -> StreamingQuery:
+    """Run it to its end. Spark waits ten seconds for the process of a source: on a busy machine, again."""
+    while True:
+        query = copy(spark, url, folder)
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as problem:
+            if "failed to connect back" not in str(problem):
+                raise
+        else:
+            return query
+
+
 if __name__ == "__main__":
     here = session("local[2]", conf={"spark.ui.enabled": "false", "spark.driver.memory": "1g"})
-    copy(here, *sys.argv[1:3]).awaitTermination()
+    finish(here, *sys.argv[1:3])

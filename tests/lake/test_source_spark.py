@@ -20,7 +20,7 @@ from pyspark.sql.functions import col
 from tests.conftest import Servers, emptied
 from tests.lake import streaming_victim
 from tests.lake.filling import Row, event, everything, fill, filled, with_log
-from tests.lake.streaming_victim import copy
+from tests.lake.streaming_victim import finish
 from toril.errors import InvalidValue
 from toril.lake.source import Marks, behind, between, next_batch, read_log, tails, told
 from toril.lake.source.options import as_json
@@ -103,15 +103,13 @@ def test_what_is_asked_for_decides_what_is_read(spark: SparkSession) -> None:
 def test_a_stream_takes_bounded_batches_up_to_the_tail_it_saw(spark: SparkSession, tmp_path: Path) -> None:
     with standalone() as server:
         filled(server.url, 700)
-        query = copy(spark, server.url, str(tmp_path))
-        query.awaitTermination()
+        query = finish(spark, server.url, str(tmp_path))
         sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
         assert sizes == [300, 300, 100]
         left = [behind(progress) for progress in query.recentProgress if progress.numInputRows]
         assert left == [400, 100, 0], "how far it is behind can be seen in its progress"
         filled(server.url, 50)
-        query = copy(spark, server.url, str(tmp_path))
-        query.awaitTermination()
+        query = finish(spark, server.url, str(tmp_path))
         assert [progress.numInputRows for progress in query.recentProgress][:1] == [50]
         assert rows(spark.read.format("delta").load(f"{tmp_path}/table")) == sorted(
             with_log(server.url, everything)
@@ -122,9 +120,8 @@ def test_a_stream_takes_bounded_batches_up_to_the_tail_it_saw(spark: SparkSessio
         assert json.loads(after) == {name: list(place) for name, place in tails(server.url, "log").items()}
         server.ask("XDEL", Partition(1, 1).keys("log").entries, tails(server.url, "log")["01"][1])
         with_log(server.url, lambda log: fill(log, [event(n) for n in range(40)]))
-        query = copy(spark, server.url, str(tmp_path))
         with pytest.raises(PySparkException) as problem:
-            query.awaitTermination()
+            finish(spark, server.url, str(tmp_path))
         assert "is not in it now" in str(told(problem.value)), "the entry where it stands has gone"
 
 
@@ -145,7 +142,7 @@ def test_a_stream_that_is_killed_goes_on_and_has_each_event_once(spark: SparkSes
         finally:
             os.killpg(victim.pid, signal.SIGKILL)
             victim.wait()
-        copy(spark, server.url, str(tmp_path)).awaitTermination()
+        finish(spark, server.url, str(tmp_path))
         found = spark.read.format("delta").load(f"{tmp_path}/table")
         assert rows(found) == sorted(with_log(server.url, everything))
 
@@ -186,8 +183,7 @@ def test_credentials_are_in_no_plan_no_progress_and_no_error(spark: SparkSession
                 frame._jdf.queryExecution().toString(),
                 frame._jdf.queryExecution().executedPlan().toString(),
             ]
-        query = copy(spark, url, str(tmp_path))
-        query.awaitTermination()
+        query = finish(spark, url, str(tmp_path))
         assert query.lastProgress is not None
         shown += [query.lastProgress.json, str(query.status), query.id]
         shown += [str(path.read_bytes()) for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
