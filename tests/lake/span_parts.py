@@ -190,8 +190,8 @@ def live(projection: AnyProjection, rows: Iterable[Row]) -> dict[tuple[str, str]
     """By tenant and aggregate, the version and the encoded state that the projection has live."""
     found: dict[tuple[str, str], list[AnyEvent]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["version"]):
-        key = f"{row['tenant']}:{row['aggregate_type']}:{row['aggregate_id']}"
-        event = restore_event(row["body"], key, version=row["version"], recorded_at=row["recorded_at"])
+        name = f"{row['tenant']}:{row['aggregate_type']}:{row['aggregate_id']}"
+        event = restore_event(row["body"], name, version=row["version"], recorded_at=row["recorded_at"])
         found[row["tenant"], row["aggregate_id"]].append(event)
     made = {}
     for key, events in found.items():

@@ -218,7 +218,7 @@ def declared(chance: random.Random, number: int) -> type[DeclaredProjection]:
     parts: dict[str, Any] = {"event_types": frozenset({SPAN_RECORDED}), "__module__": "by_chance"}
     while len(parts) < 14:
         field = maker.field()
-        one = type("One", (DeclaredProjection,), {"event_types": frozenset({SPAN_RECORDED}), "f": field})
+        one: Any = type("One", (DeclaredProjection,), {"event_types": frozenset({SPAN_RECORDED}), "f": field})
         if engine_for(one).engine == "native":
             parts[f"f{len(parts)}"] = field
     return type(f"Chance{number}", (DeclaredProjection,), parts)

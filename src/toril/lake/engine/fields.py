@@ -150,9 +150,15 @@ def _with_default(described: Described, **parts: Any) -> NativeField:
     name, default = described["name"], described["default"]
     if default is None:
         return NativeField(name=name, shown="{0}", **parts)
-    shown = f"coalesce({{0}}, CAST({_literal(default)} AS {parts['shown_type']}))"
-    has = {"rest": "({0} IS NOT NULL)", "rest_type": "BOOLEAN", "restored": "CASE WHEN {1} THEN {0} END"}
-    return NativeField(name=name, shown=shown, **has, **parts)
+    shown = f"coalesce({{0}}, CAST({_braced(_literal(default))} AS {parts['shown_type']}))"
+    return NativeField(
+        name=name,
+        shown=shown,
+        rest="({0} IS NOT NULL)",
+        rest_type="BOOLEAN",
+        restored="CASE WHEN {1} THEN {0} END",
+        **parts,
+    )
 
 
 def _literal(value: object) -> str:
@@ -241,8 +247,8 @@ def _by(lifting: Lifting, described: Described, where: str) -> NativeField:
         raise NotNative("a default that is JSON")
     shown = "{0}.value"
     if default is not None:
-        shown = f"coalesce({shown}, CAST({_literal(default)} AS {TYPES[kind]}))"
-    kept = ", ".join(f"'p{number}', {{0}}.p{number}" for number in range(len(types)))
+        shown = f"coalesce({shown}, CAST({_braced(_literal(default))} AS {TYPES[kind]}))"
+    kept = ", ".join(f"'p{number}', e.p{number}" for number in range(len(types)))
     return NativeField(
         name=described["name"],
         type=f"STRUCT<{', '.join(fields)}, id: STRING, value: {TYPES[kind]}>",
@@ -251,7 +257,8 @@ def _by(lifting: Lifting, described: Described, where: str) -> NativeField:
         join=f"{of_two}({{0}}, {{1}})",
         shown_type=TYPES[kind],
         shown=shown,
-        rest=f"CASE WHEN {{0}} IS NOT NULL THEN named_struct({kept}, 'id', {{0}}.id) END",
+        rest=f"transform(array({{0}}), e -> CASE WHEN e IS NOT NULL "
+        f"THEN named_struct({kept}, 'id', e.id) END)[0]",
         rest_type=f"STRUCT<{', '.join(fields)}, id: STRING>",
         restored="CASE WHEN {1} IS NOT NULL THEN "
         f"named_struct({places_again}, 'id', {{1}}.id, 'value', {{0}}) END",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
 
@@ -73,6 +73,7 @@ def _fold(
     projection: AnyProjection, upcasters: Upcasters | None, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     types, apply = projection.event_types, projection.apply
+    wanted = types or frozenset()
     upcast = None if upcasters is None else upcasters.apply
     # Live, events of all types are brought into today's form, and one that cannot be stops its aggregate.
     look_at_all = types is None or upcast is not None
@@ -95,7 +96,7 @@ def _fold(
                 at, name = _Aggregate(key, initial()), f"{tenant}:{kind}:{ident}"
             if at.failed is not None:
                 continue
-            if not skipped and (look_at_all or event_type is None or event_type in types):
+            if not skipped and (look_at_all or event_type is None or event_type in wanted):
                 try:
                     event = restore_event(body, name, version=version, recorded_at=recorded_at)
                     if upcast is not None:

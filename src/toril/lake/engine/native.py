@@ -8,13 +8,12 @@ of it (:meth:`Native.show`). What is accumulated is what the live state accumula
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 import msgspec
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
@@ -25,7 +24,6 @@ from toril.lake.engine.errors import NotNative
 from toril.lake.engine.expressions import Described, Lifting
 from toril.lake.engine.fields import NativeField, native_field
 from toril.lake.engine.typing import Typing
-from toril.lake.tables import Column
 
 Declared = type[DeclaredProjection]
 
@@ -103,11 +101,13 @@ class Native:
 
     def show(self, prefix: str = "") -> dict[str, str]:
         """By name, what is shown of columns with what was accumulated; derived values too."""
-        shown = {field.name: field.shown.format(f"{prefix}`{field.name}`") for field in self.fields}
-        numbers = {f.name: f.shown_type for f in self.fields}
-        return shown | {
-            name: _derived(described, shown, numbers)[0] for name, described in self.derived.items()
-        }
+        return self.show_of({field.name: f"{prefix}`{field.name}`" for field in self.fields})
+
+    def show_of(self, accumulated: Mapping[str, str]) -> dict[str, str]:
+        """By name, what is shown of what was accumulated, by field."""
+        shown = {field.name: field.shown.format(accumulated[field.name]) for field in self.fields}
+        types = {field.name: field.shown_type for field in self.fields}
+        return shown | {name: _derived(one, shown, types)[0] for name, one in self.derived.items()}
 
     def shown_types(self) -> dict[str, str]:
         """By name, the types of what is shown."""
@@ -123,7 +123,11 @@ class Native:
 
     def rest(self, prefix: str = "") -> str:
         """What must be kept beside what is shown, of columns with what was accumulated."""
-        parts = [f"'{f.name}', {f.rest.format(f'{prefix}`{f.name}`')}" for f in self.fields if f.rest]
+        return self.rest_of({field.name: f"{prefix}`{field.name}`" for field in self.fields})
+
+    def rest_of(self, accumulated: Mapping[str, str]) -> str:
+        """What must be kept beside what is shown, of what was accumulated, by field."""
+        parts = [f"'{f.name}', {f.rest.format(accumulated[f.name])}" for f in self.fields if f.rest]
         return f"named_struct({', '.join(parts)})"
 
     def restored(self, shown: str, rest: str) -> dict[str, str]:
@@ -143,7 +147,6 @@ class Native:
         return self._with_lets(rows).where(self.wrong or "false")
 
 
-@lru_cache(64)
 def compiled(projection: Declared, typing: Typing) -> Native:
     """A declared projection for the rows of a table; :class:`NotNative` where it cannot be."""
     return Native(projection, typing)
@@ -265,11 +268,3 @@ def _stored_per_key(entries: list[dict[str, Any]], several: bool) -> list[Any]:
         [place if several else place[0], ident, {key: text for _, _, key, text in group}]
         for (place, ident), group in groupby(parts, lambda part: part[:2])
     ]
-
-
-def shown_columns(native: Native, comments: dict[str, str]) -> tuple[Column, ...]:
-    """The columns of a table that shows what a projection shows."""
-    return tuple(
-        Column(name, kind, comments[name], kind.startswith(("ARRAY", "MAP", "BOOLEAN")))
-        for name, kind in native.shown_types().items()
-    )

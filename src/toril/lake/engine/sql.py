@@ -75,13 +75,15 @@ def _escaped(sql: str) -> str:
 
 def quotient(left: str, right: str, times: int) -> str:
     """``left`` · ``times`` / ``right`` to the nearest, a half upwards: (2·l·t + r) // (2·r), exactly."""
-    left, right = f"CAST({left} AS {EXACT})", f"CAST({right} AS {EXACT})"
+    given = f"array(named_struct('l', CAST({left} AS {EXACT}), 'r', CAST({right} AS {EXACT})))"
+    left, right = "q.l", "q.r"
     sum_of = f"2BD * {left} * CAST('{times}' AS {EXACT}) + {right}"
     above = f"CAST(CASE WHEN {right} < 0 THEN -({sum_of}) ELSE {sum_of} END AS {EXACT})"
     below = f"CAST(2BD * abs({right}) AS {EXACT})"
     # What is left over is taken away first: then the division comes out even, whatever its precision.
     whole = f"CAST(({above} - pmod({above}, {below})) / {below} AS {EXACT})"
-    return f"CASE WHEN {right} <> 0 AND {left} IS NOT NULL THEN {checked(whole, 'a quotient')} END"
+    made = f"CASE WHEN {right} <> 0 AND {left} IS NOT NULL THEN {checked(whole, 'a quotient')} END"
+    return f"transform({given}, q -> {made})[0]"  # so that what is given stands there once
 
 
 def difference(left: str, right: str) -> str:
