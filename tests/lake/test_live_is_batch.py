@@ -117,12 +117,15 @@ def test_live_is_batch_for_late_shuffled_doubled_and_failing_spans(
             assert found.compared == len(traffic.traces)
         # Once more by hand: every field that is shown.
         rows = await asyncio.to_thread(states, read(lake, made["native"]))
+        asked = read(lake, made["native"]).select("tenant", "aggregate_id", "shown.spans", "shown.cost")
+        columns = {f"{row[0]}:{row[1]}": row[2:] for row in await asyncio.to_thread(asked.collect)}
         for tenant, trace_id in traffic.traces:
             shown = await service.get_projection("trace_summary", tenant, trace_id)
             assert shown is not None
             version, state = rows[f"{tenant}:{trace_id}"]
             assert TraceSummary.decode(state).as_dict() == shown.state.as_dict()
             assert version == shown.version
+            assert columns[f"{tenant}:{trace_id}"] == (shown.state.spans, shown.state.cost)
         await traffic.send(3)  # live goes on: it is compared at the versions where it is then
         await traffic.done(failed=1)
         again = await diff_live(

@@ -24,6 +24,7 @@ from toril.lake.generations import Filters, Generation, Plan, table_of
 from toril.lake.history import KEYS, WHOLE, History, Portion, history
 from toril.lake.lake import Lake, Record
 from toril.lake.progress import Tasks, watching
+from toril.lake.shown import shown_columns, with_shown
 from toril.lake.subjects import Subject, code_of
 from toril.lake.tables import SPANS
 from toril.log import Partition, Position
@@ -102,11 +103,12 @@ def replay(
                 reserve(all_of_it, subject, plan)
             except GenerationError as problem:
                 told.not_kept(str(problem))
-        table = table_of(plan)
+        table = table_of(plan, shown_columns(subject.projection))
         for number in range(begun.done, plan.portions):
             portion = Portion(number, plan.portions)
             with watching(lake.spark, f"{plan.name}, portion {number + 1}", partial(told.tasks, number)):
                 rows = states_of(all_of_it, subject, filters, portion, plan.engine)
+                rows = with_shown(rows, subject.projection)
                 lake.append(rows, table, Record(batch=number + 1, positions=plan.cut, run=run))
             told.wrote(number)
         told.checking()
@@ -196,7 +198,7 @@ def _begin(
         log=wanted.log,
         begun_at=time.time_ns(),
     )
-    lake.ensure(table_of(plan))
+    lake.ensure(table_of(plan, shown_columns(subject.projection)))
     there = made_before.find(lake, plan.projection, plan.number)
     if there.plan != plan:
         raise OtherWriter(f"another process has just begun generation {plan.number} of {plan.projection}")
