@@ -27,7 +27,7 @@ from toril.runtime.names import generation_name, split_generation
 from toril.runtime.pipeline import Definition
 from toril.runtime.work import ProjectionWork
 
-AT_ONCE = 1000
+AT_ONCE = 2000
 """States that are brought in one go."""
 
 BYTES_AT_ONCE = 16 * 1024 * 1024

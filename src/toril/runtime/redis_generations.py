@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -27,6 +28,8 @@ from toril.log.upkeep import send_back
 from toril.runtime.backend import Arrived, Generation, GenerationError, Rebuilt, Trouble, pack_entry
 from toril.runtime.names import generation_name, split_generation
 
+T = TypeVar("T")
+
 _ERRORS: Mapping[str, type[CommandRefused]] = {"GONE": ReaderGone, "NOPLACE": WrongPosition}
 
 
@@ -36,8 +39,8 @@ def _script(verb: str) -> Script:
 
 PLACE, DEFER, STRIP, POINT = map(_script, ("place", "defer", "strip", "point"))
 
-TRIES = 20
-"""How often a batch is tried, should its aggregates go cold or the log get a new epoch meanwhile."""
+TRIES = 50
+"""How often aggregates are tried, should they go cold or the log get a new epoch meanwhile."""
 
 STEP = 200
 """Aggregates in one call."""
@@ -45,8 +48,11 @@ STEP = 200
 STEP_BYTES = 4 * 1024 * 1024
 """Bytes in one call, passed by one aggregate at most."""
 
-COLD_AT_ONCE = 32
-"""Cold aggregates that are brought back at the same time."""
+COLD_STEP = 2000
+"""Cold aggregates that are looked at in one go."""
+
+PARTY, PARTIES = 32, 4
+"""Cold aggregates that come back and leave together, and how many such parties are under way."""
 
 SEAL_WITHIN = 10.0
 """Seconds that a change of the number of partitions may take to seal what was."""
@@ -208,37 +214,61 @@ class RedisGenerations:
 
     async def place(self, processor: str, batch: Sequence[Rebuilt]) -> list[Arrived]:
         answers: dict[str, Arrived] = {}
-        left = {one.aggregate.key: one for one in batch}
+        layout = await self._log.layout(anew=True)
+        await self._place_now(processor, layout, batch, answers)
+        left = [one for one in batch if one.aggregate.key not in answers]
+        left.sort(key=lambda one: layout.current.of(one.aggregate))
+        await self._in_parties(left, lambda party: self._place_cold(processor, party, answers))
+        for one in batch:
+            if one.waiting and answers[one.aggregate.key] != "gone":
+                await self._defer(processor, layout.epochs[0], one)
+        return [answers[one.aggregate.key] for one in batch]
+
+    async def _in_parties(
+        self, all_of_them: Sequence[T], do: Callable[[Sequence[T]], Awaitable[None]]
+    ) -> None:
+        """A few at a time: what the cold store says of them holds for a while only."""
+        parties = [all_of_them[at : at + PARTY] for at in range(0, len(all_of_them), PARTY)]
+        for first in range(0, len(parties), PARTIES):
+            await asyncio.gather(*map(do, parties[first : first + PARTIES]))
+
+    async def _place_cold(
+        self, processor: str, party: Sequence[Rebuilt], answers: dict[str, Arrived]
+    ) -> None:
+        """They come back for their state, and leave again; where the log has a new epoch, to that."""
         visitors: set[str] = set()
         for _ in range(TRIES):
             layout = await self._log.layout(anew=True)
-            await self._place_in_all(processor, layout, left, answers, visitors)
-            await self._send_back(layout, [key for key in visitors if key in answers])
+            left = [one for one in party if one.aggregate.key not in answers]
+            missing = await self._place_now(processor, layout, left, answers)
+            await self._send_back(layout, sorted(visitors & answers.keys()))
             visitors -= answers.keys()
-            left = {key: one for key, one in left.items() if key not in answers}
-            if not left:
-                deferred = [one for one in batch if one.waiting and answers[one.aggregate.key] != "gone"]
-                for one in deferred:
-                    await self._defer(processor, layout.epochs[0], one)
-                return [answers[one.aggregate.key] for one in batch]
+            found = await asyncio.gather(
+                *(self._bring_back(layout, key, asked) for key, asked in missing.items())
+            )
+            for key, there in zip(missing, found, strict=True):
+                if there:
+                    visitors.add(key)
+                else:
+                    answers[key] = "gone"
+            if all(one.aggregate.key in answers for one in party):
+                return
         raise LogError(f"cold aggregates could not be brought back in {TRIES} tries")
 
-    async def _place_in_all(
-        self,
-        processor: str,
-        layout: Layout,
-        left: Mapping[str, Rebuilt],
-        answers: dict[str, Arrived],
-        visitors: set[str],
-    ) -> None:
-        """One try at all that are left. An epoch before has them too where it is not read to its end."""
+    async def _place_now(
+        self, processor: str, layout: Layout, batch: Sequence[Rebuilt], answers: dict[str, Arrived]
+    ) -> dict[str, int]:
+        """Bring states to those that are in Redis; the others, with when they were found missing.
+
+        An epoch before gets them too: a processor may not have read it to its end.
+        """
         for epoch in layout.epochs[:-1]:
-            for key, (said, _) in (await self._place_in(processor, epoch, left.values())).items():
+            for key, (said, _) in (await self._place_in(processor, epoch, batch)).items():
                 if said == "E":
                     answers[key] = "gone"
-        rest = [one for key, one in left.items() if key not in answers]
+        rest = {one.aggregate.key: one for one in batch if one.aggregate.key not in answers}
         missing: dict[str, int] = {}
-        for key, (said, sealed) in (await self._place_in(processor, layout.current, rest)).items():
+        for key, (said, sealed) in (await self._place_in(processor, layout.current, rest.values())).items():
             if said == "E":
                 answers[key] = "gone"
             elif sealed:
@@ -248,19 +278,11 @@ class RedisGenerations:
             elif said.startswith("V "):
                 raise GenerationError(
                     f"an aggregate has {said[2:]} events in the log, and its state was made of "
-                    f"{left[key].version}: the state is of another log, or the log has lost events"
+                    f"{rest[key].version}: the state is of another log, or the log has lost events"
                 )
             else:
                 missing[key] = int(said[2:])
-        keys = list(missing)
-        for first in range(0, len(keys), COLD_AT_ONCE):
-            some = keys[first : first + COLD_AT_ONCE]
-            found = await asyncio.gather(*(self._bring_back(layout, key, missing[key]) for key in some))
-            for key, there in zip(some, found, strict=True):
-                if there:
-                    visitors.add(key)
-                else:
-                    answers[key] = "gone"
+        return missing
 
     async def _place_in(
         self, processor: str, epoch: Epoch, batch: Iterable[Rebuilt]
@@ -374,32 +396,32 @@ class RedisGenerations:
     async def _strip_cold(
         self, processor: str, aggregates: AsyncIterator[Aggregate], told: Callable[[int], None]
     ) -> None:
-        some: list[str] = []
-        async for aggregate in aggregates:
-            some.append(aggregate.key)
-            if len(some) >= STEP:
-                await self._strip_some(processor, some, told)
-                some = []
-        await self._strip_some(processor, some, told)
+        async def strip(some: list[Aggregate]) -> None:
+            current = (await self._log.layout(anew=True)).current
+            keys = [one.key for one in sorted(some, key=current.of)]
+            await self._in_parties(keys, lambda party: self._strip_party(processor, party, told))
 
-    async def _strip_some(self, processor: str, keys: Sequence[str], told: Callable[[int], None]) -> None:
+        some: list[Aggregate] = []
+        async for aggregate in aggregates:
+            some.append(aggregate)
+            if len(some) >= COLD_STEP:
+                await strip(some)
+                some = []
+        await strip(some)
+
+    async def _strip_party(self, processor: str, keys: Sequence[str], told: Callable[[int], None]) -> None:
         """Aggregates that are perhaps cold: those that have something come back for a moment."""
-        left, visitors = set(keys), set[str]()
+        left, visitors = sorted(keys), set[str]()
         for _ in range(TRIES):
             layout = await self._log.layout(anew=True)
-            missing = await self._strip_in(processor, layout.current, sorted(left), told)
+            missing = await self._strip_in(processor, layout.current, left, told)
             await self._send_back(layout, sorted(visitors - missing.keys()))
-            visitors &= missing.keys()
-            left = set()
-            for first in range(0, len(missing), COLD_AT_ONCE):
-                some = list(missing)[first : first + COLD_AT_ONCE]
-                has = await asyncio.gather(*(self._has(processor, key) for key in some))
-                coming = [key for key, its in zip(some, has, strict=True) if its]
-                await asyncio.gather(*(self._bring_back(layout, key, missing[key]) for key in coming))
-                left.update(coming)
-            visitors |= left
+            has = await asyncio.gather(*(self._has(processor, key) for key in missing))
+            left = [key for key, its in zip(missing, has, strict=True) if its]
             if not left:
                 return
+            await asyncio.gather(*(self._bring_back(layout, key, missing[key]) for key in left))
+            visitors = set(left)
         raise LogError(f"cold aggregates could not be brought back in {TRIES} tries")
 
     async def _strip_in(
