@@ -37,6 +37,7 @@ from toril.lake.lake import Lake
 from toril.lake.rollups import rollups_of
 from toril.lake.source.positions import Marks, between
 from toril.lake.spans import spans_of
+from toril.lake.summaries import TRACE_SUMMARIES, summaries_of
 from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS
 from toril.log import Log
 from toril.testing import Cluster, cluster
@@ -138,7 +139,7 @@ class Job:
                 words = (found / "stat").read_text().rpartition(")")[2].split()
                 line = (found / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 parents[int(found.name)] = (int(words[1]), line)
-        ours: dict[int, str] = {self._process.pid: "driver"}
+        ours: dict[int, str] = {self._process.pid: "the driver"}
         while more := {
             pid: line for pid, (parent, line) in parents.items() if parent in ours and pid not in ours
         }:
@@ -243,7 +244,7 @@ async def new_files_without_a_commit(lake: Path) -> None:
 
 
 @pytest.mark.promise
-@pytest.mark.timeout(240 + 60 * KILLS)
+@pytest.mark.timeout(900 + 60 * KILLS)
 async def test_exactly_once_whatever_dies_while_events_flow(
     spark: SparkSession, rng: random.Random, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,7 +277,7 @@ async def test_exactly_once_whatever_dies_while_events_flow(
                             await until(lambda: bool(job.kill(only="pyspark.daemon")), 120)
                         else:
                             await asyncio.sleep(rng.uniform(0, 3))
-                            job.kill(only="" if kind == "all" else "driver")
+                            job.kill(only="" if kind == "all" else "the driver")
                             await job.gone()
                         done[kind] = done.get(kind, 0) + 1
                         if place == 0:
@@ -285,7 +286,7 @@ async def test_exactly_once_whatever_dies_while_events_flow(
                         await job.start()
                     await until(lambda: job.wrote >= 2, 300)
                 tails = {str(one.partition): (one.ordinal, one.last_id) for one in await log.standings()}
-                tables = [path / name for name in ("events", "spans", "rollups")]
+                tables = [path / name for name in ("events", "spans", "trace_summaries", "rollups")]
                 await until(lambda: not any(between(recorded(one), tails) for one in tables), 300)
                 await job.close()
             there = await everything(log)
@@ -320,6 +321,7 @@ def check_tables(lake: Lake, there: list[tuple[int, int, bytes]]) -> None:
     assert spans.count() + lake.read(QUARANTINE).count() == len(there)
     assert rows_of(spans) == rows_of(spans_of(events))
     assert rows_of(lake.read(ROLLUPS)) == rows_of(rollups_of(spans))
+    assert rows_of(lake.read(TRACE_SUMMARIES)) == rows_of(summaries_of(spans))
 
 
 def rows_of(frame: DataFrame, without: Iterable[str] = ("batch", "recorded_day")) -> list[str]:

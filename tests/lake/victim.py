@@ -20,6 +20,7 @@ from toril.lake.run import Failed, LeftAlone, News, Run
 from toril.lake.session import session
 from toril.lake.spans import SpansStep
 from toril.lake.steps import Step
+from toril.lake.summaries import SummariesStep
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def steps(settings: Settings) -> list[Step]:
     archive = EventsStep(settings.url, most=settings.most)
-    return [archive, SpansStep(), RollupsStep()]
+    return [archive, SpansStep(), SummariesStep(), RollupsStep()]
 
 
 def say(what: str, about: object = "") -> None:

@@ -31,6 +31,7 @@ _PASSING = (
     "toril.connection.errors.OutcomeUnknown: ",
     "Python worker exited unexpectedly",
     "Python worker failed to connect back",
+    "PythonWorkerFactory",  # the process that starts Python workers is gone, and is started anew
 )
 """What a later attempt may not meet again, by the names in what Spark says."""
 
@@ -75,6 +76,11 @@ def passing(problem: BaseException) -> bool:
     return isinstance(problem, SPARKS) and any(words in str(problem) for words in _PASSING)
 
 
+def unknown(problem: BaseException) -> bool:
+    """Whether it is an error of Spark's that we know nothing of: a task that died, a disk that hiccuped."""
+    return isinstance(problem, SPARKS) and told(problem) is None and not spark_is_gone(problem)
+
+
 def spark_is_gone(problem: BaseException) -> bool:
     """Whether there is no Spark any more to ask."""
     return isinstance(problem, (Py4JNetworkError, ConnectionRefusedError)) or (
@@ -88,7 +94,9 @@ def one_line(problem: BaseException) -> str:
         return str(ours)
     if spark_is_gone(problem):
         return "Spark has ended"
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    lines = [line.strip().removeprefix(": ") for line in str(problem).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(("at ", "An error occurred while calling"))]
     conditions = [line for line in lines if re.search(r"\[[A-Z0-9_.]{4,}\]", line)]
-    said = (conditions[:1] or lines[:1] or [type(problem).__name__])[0]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    said = (conditions[:1] or causes[-1:] or lines[:1] or [type(problem).__name__])[0]
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"

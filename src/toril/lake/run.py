@@ -1,11 +1,12 @@
 """A run: every step in a thread of its own, so that a slow table does not hold up the archive.
 
-A step that has written wakes those that read its table. What may pass (a failover, another writer) is tried
-again, with more time in between; any other problem ends that step, and the others go on.
+A step that has written wakes those that read its table. What may pass (a failover, another writer, a worker
+that died) is tried again, with more time in between; any other problem ends that step, and the others go on.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from toril.errors import InvalidValue
 from toril.lake.lake import NEVER, Lake, Record
-from toril.lake.problems import one_line, passing
+from toril.lake.problems import one_line, passing, unknown
 from toril.lake.source import between
 from toril.lake.steps import Step
 
@@ -34,6 +35,9 @@ LONGEST_REST = 30.0
 
 TRIES_ONCE = 10
 """How often it is tried by a run that is to end."""
+
+TRIES_UNKNOWN = 3
+"""How often something is tried of which nobody knows whether it may pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +224,16 @@ class Run:
                 return what()
             except Exception as problem:
                 tries += 1
-                if not passing(problem) or self._stop.is_set() or (self._once and tries >= TRIES_ONCE):
+                if self._stop.is_set() or tries >= self._most_tries(problem):
                     raise
                 rest = min(LONGEST_REST, FIRST_REST * 2 ** (tries - 1))
                 self._told(Retries(line.name, one_line(problem), rest))
                 self._stop.wait(rest)
+
+    def _most_tries(self, problem: Exception) -> float:
+        if passing(problem):
+            return TRIES_ONCE if self._once else math.inf
+        return TRIES_UNKNOWN if unknown(problem) else 1
 
     def _wrote(self, line: Line, record: Record, seconds: float) -> int:
         events = between(line.record.positions, record.positions)

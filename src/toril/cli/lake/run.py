@@ -25,6 +25,7 @@ from toril.lake.runs import OneRun, Runs
 from toril.lake.source import Door
 from toril.lake.spans import SpansStep
 from toril.lake.steps import Step
+from toril.lake.summaries import SummariesStep
 from toril.log.layout import check_reader
 
 SAY_EVERY = 0.5
@@ -91,21 +92,10 @@ def run(
         until = door.tails() if once else None
         with opened(path, master, name="toril lake run", quiet=json_) as lake:
             events = EventsStep(url, log_name, group=group, most=most, until=until)
-            steps: list[Step] = [events, *_others()]
+            steps: list[Step] = [events, SpansStep(), SummariesStep(), RollupsStep()]
             arguments = {"once": once, "log": log_name, "group": group, "most": most, "every": every}
             code = _run(lake, steps, arguments, door, as_lines=as_lines)
     sys.exit(code)
-
-
-def _others() -> list[Step]:
-    steps: list[Step] = [SpansStep()]
-    try:
-        from toril.lake.summaries import SummariesStep
-    except ModuleNotFoundError:
-        pass
-    else:
-        steps.append(SummariesStep())
-    return [*steps, RollupsStep()]
 
 
 def _run(lake: Lake, steps: list[Step], arguments: dict[str, object], door: Door, *, as_lines: bool) -> int:

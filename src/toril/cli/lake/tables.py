@@ -16,9 +16,10 @@ from toril.errors import InvalidValue
 from toril.lake.lake import Lake
 from toril.lake.runs import RUNS
 from toril.lake.source import Marks, between, tails
+from toril.lake.summaries import TRACE_SUMMARIES
 from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS
 
-NAMES = (EVENTS.name, SPANS.name, QUARANTINE.name, "trace_summaries", ROLLUPS.name, RUNS.name)
+NAMES = (EVENTS.name, SPANS.name, QUARANTINE.name, TRACE_SUMMARIES.name, ROLLUPS.name, RUNS.name)
 
 
 @dataclass(frozen=True, slots=True)
