@@ -39,7 +39,7 @@ LENGTHS = (0.1, 0.3, 1.0)
 def main(events: int, rounds: int, memory: str, folder: Path | None, only: str | None) -> None:
     """Compare the lake with bare readers and PySpark by hand, and with itself as history grows."""
     started = time.monotonic()
-    lengths = [max(2 * BATCH, _whole(int(events * part))) for part in LENGTHS]
+    lengths = [max(made.UNIT, _whole(int(events * part))) for part in LENGTHS]
     console.print(
         f"Spark {version('pyspark')}, Delta {version('delta-spark')}, Python {platform.python_version()}, "
         f"{os.cpu_count()} cores, Java with {memory}; histories of {', '.join(f'{one:,}' for one in lengths)}"
@@ -66,7 +66,8 @@ def _archive(spark: SparkSession, folder: Path, events: int, rounds: int) -> lis
 
 
 def _history(spark: SparkSession, folder: Path, lengths: list[int], rounds: int) -> list[Mapping[str, Any]]:
-    history = History(spark, folder, _say)
+    batch = min(BATCH, max(made.UNIT, _whole(lengths[-1] // 500)))
+    history = History(spark, folder, batch, _say)
     contests = {}
     compared = 0
     for place, length in enumerate(lengths):

@@ -34,7 +34,7 @@ from .watch import Peak
 CHUNK = 3_125 * made.UNIT
 """Events that history grows by in one batch: half a million."""
 BATCH = 125 * made.UNIT
-"""Events of the batch that is measured: twenty thousand, which is what comes in ten seconds of a busy day."""
+"""Events of the batch that is measured, at most: twenty thousand, as come in ten seconds of a busy day."""
 BATCHES = 5
 """How often it is measured at each length of history."""
 WARM = 2
@@ -53,6 +53,8 @@ class Costs:
     batches: dict[int, dict[str, list[float]]] = field(default_factory=dict)
     replays: dict[int, dict[str, list[float]]] = field(default_factory=dict)
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
+    size: int = BATCH
+    """Events of a batch."""
     built: dict[str, float] = field(default_factory=dict)
     """By table, the events that it took in a second while history was built."""
 
@@ -74,9 +76,9 @@ ALL = "all tables"
 class History:
     """A lake that grows."""
 
-    def __init__(self, spark: SparkSession, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, batch: int, say: Callable[[str], None]) -> None:
         self.lake = Lake(spark, folder / "lake")
-        self.costs = Costs()
+        self.costs = Costs(size=batch)
         self._say = say
         self._scratch = folder / "scratch"
         self._steps: Sequence[Step] = (SpansStep(), SummariesStep(), RollupsStep())
@@ -110,10 +112,12 @@ class History:
         first = not self.costs.batches
         length = self._events
         for turn in range(-WARM if first else 0, BATCHES):
-            for table, took in self._batch(BATCH, ready=True).items():
+            for table, took in self._batch(self.costs.size, ready=True).items():
                 if turn >= 0:
                     self.costs.batches.setdefault(length, {}).setdefault(table, []).append(took)
-        self._say(f"a batch of {BATCH:,} events after {length:,}: {self.costs.batch(length, ALL):.1f} s")
+        self._say(
+            f"a batch of {self.costs.size:,} events after {length:,}: {self.costs.batch(length, ALL):.1f} s"
+        )
 
     def _batch(self, events: int, *, ready: bool) -> dict[str, float]:
         """One batch through all tables: by table, the seconds. ``ready``: its rows are made beforehand."""

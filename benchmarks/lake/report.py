@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmarks.log.report import comparison, shown
 
 from .archive import BARE, TORIL
-from .history import ALL, BATCH, BY_HAND, FOLD, NATIVE, Costs
+from .history import ALL, BY_HAND, FOLD, NATIVE, Costs
 from .others import ENGINES
 from .readings import Readings
 
@@ -90,7 +90,7 @@ def compare_costs(costs: Costs) -> Iterator[Mapping[str, Any]]:
     for least, most in _ends(costs.batches):
         for table in (ALL, *costs.batches[most]):
             both = costs.batch(most, table), costs.batch(least, table)
-            what = f"seconds of a batch of {BATCH:,} events, {table}, after {most:,}"
+            what = f"seconds of a batch of {costs.size:,} events, {table}, after {most:,}"
             target = FLAT_TARGET if table == ALL else None
             yield _growth(what, *both, f"itself after {least:,}", target)
     lengths = sorted(costs.replays)
@@ -114,7 +114,7 @@ def show_costs(console: Console, costs: Costs) -> None:
     """Two tables: a batch, and a replay, as history grows."""
     lengths = sorted(costs.batches)
     table = _table(
-        f"Seconds of one more batch ({BATCH:,} events)",
+        f"Seconds of one more batch ({costs.size:,} events)",
         *(f"after {length:,}" for length in lengths),
         "growth",
         "events/s of a backlog",
