@@ -49,27 +49,11 @@ def test_an_aggregate_as_it_was_at_each_version_and_time(servers: Servers, lake:
         found = state_at(lake, subject, TEA, url=url, **when)
         return found.version, found.state and found.state["sum"], found.failed_version
 
-    assert [at(version=number) for number in range(7)] == [
-        (0, None, None),
-        (1, 1, None),
-        (2, 3, None),
-        (3, 6, None),
-        (4, 10, None),
-        (4, 10, 5),
-        (4, 10, 5),
-    ]
-    assert [at(at=when) for when in (0, early, middle, late)] == [
-        (0, None, None),
-        (2, 3, None),
-        (3, 6, None),
-        (4, 10, 5),
-    ]
-    assert at() == (4, 10, 5)
+    assert [at(version=number) for number in (0, 2, 6)] == [(0, None, None), (2, 3, None), (4, 10, 5)]
+    assert [at(at=when) for when in (early, late)] == [(2, 3, None), (4, 10, 5)]
     found = state_at(lake, subject, TEA, url=url, version=1)
     assert found.recorded_at is not None
     assert found.recorded_at < early
-    with states_at(lake, subject, url=url, at=early) as rows:
-        assert states(rows) == folded(Basket(), {"acme:tea": [1, 2]})
     with states_at(lake, subject, url=url, at=middle) as rows:
         assert states(rows) == folded(Basket(), {"acme:tea": [1, 2, 3], "acme:cup": [7]})
     refused: list[tuple[dict[str, Any], str]] = [

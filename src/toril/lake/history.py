@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from math import gcd
 
 from pyspark.sql import DataFrame
 
+from toril.aggregate import Aggregate
 from toril.connection.open import URL_VARIABLE
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError, SourceDiverged
@@ -55,7 +56,7 @@ class Portion:
 WHOLE = Portion()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, kw_only=True)
 class History:
     """See the module's text. Made by :func:`history`."""
 
@@ -66,12 +67,13 @@ class History:
     archived: Record
     """How far the lake is."""
     spanned: Record
-    """How far its table of spans is; never further than the events."""
+    """How far its table of spans is, never further than the events; nowhere, where that was not asked for."""
     door: Door
-    held: list[DataFrame]
-    """What Spark keeps for it meanwhile."""
     partitions: int
     """A number that divides the number of partitions in each epoch: so many portions there can be."""
+    held: list[DataFrame] = field(default_factory=list)
+    """What Spark keeps for it meanwhile."""
+    _read: DataFrame | None = None
 
     @property
     def hot(self) -> Marks:
@@ -98,8 +100,8 @@ class History:
         wanted = _condition(aggregate_type, filters, portion)
         kept = self._upto_cut(self.lake.batches(EVENTS, after, self.archived.batch))
         parts = [kept.where(wanted).select(*NAMES)]
-        if hot := self._hot_of(portion):
-            parts.append(self._read_log(hot).where(wanted).select(*NAMES))
+        if self.hot:
+            parts.append(self._from_log().where(wanted).select(*NAMES))
         return reduce(DataFrame.unionByName, parts)
 
     def spans(self, filters: Filters = ALL_OF_IT, portion: Portion = WHOLE) -> tuple[DataFrame, DataFrame]:
@@ -144,31 +146,37 @@ class History:
         near = rows.join(ends.hint("broadcast"), ["log_epoch", "log_partition"])
         return near.where("ordinal <= _last").drop("_last")
 
-    def _hot_of(self, portion: Portion) -> Marks:
-        return {
-            name: at
-            for name, at in self.hot.items()
-            if Partition.parse(name).number % portion.of == portion.number
-        }
-
-    def _read_log(self, upto: Mapping[str, tuple[int, str]]) -> DataFrame:
-        have = self.archived.positions
-        after = {name: have.get(name, (START.ordinal, START.id)) for name in upto}
-        return read_log(self.lake.spark, self.url, self.log, after, upto)
+    def _from_log(self) -> DataFrame:
+        """What the log has after the lake: read once, and kept, as it is looked at several times."""
+        if self._read is None:
+            have = self.archived.positions
+            after = {name: have.get(name, (START.ordinal, START.id)) for name in self.hot}
+            self._read = read_log(self.lake.spark, self.url, self.log, after, self.hot).persist()
+            self.held.append(self._read)
+        return self._read
 
 
 @contextmanager
 def history(
-    lake: Lake, url: str | None, log: str, cut: Mapping[str, tuple[int, str]] | None = None
+    lake: Lake,
+    url: str | None,
+    log: str,
+    cut: Mapping[str, tuple[int, str]] | None = None,
+    *,
+    of: Aggregate | None = None,
+    spans: bool = False,
 ) -> Iterator[History]:
-    """History up to a cut: the log's end, as it is now, where none is given."""
+    """History up to a cut: the log's end, as it is now, where none is given.
+
+    ``of``: only what one aggregate can have. ``spans``: whether :meth:`History.spans` will be asked for.
+    """
     lake.check(EVENTS)
     url = url or os.environ.get(URL_VARIABLE) or None  # workers on other machines do not have it
     # Spans before events: so there is no span of an event that is read from elsewhere.
-    spanned = lake.last(SPANS) if lake.exists(SPANS) else NEVER
+    spanned = lake.last(SPANS) if spans else NEVER
     with Door(url, log) as door:
         floors = Floors(door.log, new_name())
-        made = _opened(lake, door, floors, spanned, url, log, cut)
+        made = _opened(lake, door, floors, spanned, url, log, cut, of)
         keeping = door.begin(floors.keep())
         try:
             yield made
@@ -187,13 +195,29 @@ def _opened(
     url: str | None,
     log: str,
     cut: Mapping[str, tuple[int, str]] | None,
+    of: Aggregate | None,
 ) -> History:
-    partitions = gcd(*(epoch.partitions for epoch in door.do(door.log.layout(anew=True)).ever))
+    layout = door.do(door.log.layout(anew=True))
+    partitions = gcd(*(epoch.partitions for epoch in layout.ever))
+    wanted = None if of is None else {str(epoch.of(of)) for epoch in layout.ever}
     tries = 0
     while True:
         archived, tails = lake.last(EVENTS), door.tails()
-        chosen = dict(tails) if cut is None else checked_cut(cut, tails, archived.positions, log)
-        made = History(lake, url, log, chosen, archived, spanned, door, [], partitions)
+        # Of epochs that are over and removed, all is in the lake.
+        known = {**archived.positions, **tails}
+        chosen = known if cut is None else checked_cut(cut, known, log)
+        if wanted is not None:
+            chosen = {name: at for name, at in chosen.items() if name in wanted}
+        made = History(
+            lake=lake,
+            url=url,
+            log=log,
+            cut=chosen,
+            archived=archived,
+            spanned=spanned,
+            door=door,
+            partitions=partitions,
+        )
         try:
             door.do(floors.put(_starts(made.hot, archived)))
             break
@@ -217,14 +241,8 @@ def _starts(hot: Marks, archived: Record) -> dict[Partition, Position | str]:
     return {Partition.parse(name): Position(*archived.positions.get(name, START)) for name in hot}
 
 
-def checked_cut(
-    cut: Mapping[str, tuple[int, str]],
-    tails: Mapping[str, tuple[int, str]],
-    archived: Mapping[str, tuple[int, str]],
-    log: str,
-) -> Marks:
+def checked_cut(cut: Mapping[str, tuple[int, str]], known: Mapping[str, tuple[int, str]], log: str) -> Marks:
     """A cut as it was given, with all partitions; an error where it is past what there is."""
-    known = {**archived, **tails}
     made: Marks = {}
     for name, (ordinal, ident) in cut.items():
         if name not in known:

@@ -8,7 +8,7 @@ cut it is another generation, under a number of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -92,10 +92,12 @@ def replay(
         filters=filters,
         log=log,
     )
-    begun = _unfinished(lake, wanted, cut)
-    with history(lake, url, log, cut if begun is None else begun.plan.cut) as all_of_it:
+    there = made_before.generations(lake, subject.processor)
+    begun = _unfinished(there, wanted, cut)
+    upto = cut if begun is None else begun.plan.cut
+    with history(lake, url, log, upto, spans=chosen == "native") as all_of_it:
         if begun is None:
-            begun = _begin(lake, subject, wanted, all_of_it, portions)
+            begun = _begin(lake, subject, wanted, all_of_it, there, portions)
         plan = begun.plan
         told.began(plan, all_of_it.count, begun.done)
         if keep and not filters and subject.definition is not None:
@@ -112,14 +114,13 @@ def replay(
                 lake.append(rows, table, Record(batch=number + 1, positions=plan.cut, run=run))
             told.wrote(number)
         told.checking()
-        if not filters:
-            check_whole(lake, plan, all_of_it, subject)
+        count = check_whole(lake, plan, all_of_it, subject)
         nothing = lake.spark.createDataFrame([], lake.read(table).schema)
         lake.append(nothing, table, Record(batch=plan.portions + 1, positions=plan.cut, run=run))
         done = lake.last(table)
         if done.run != run:
             raise OtherWriter(f"another process was writing {plan.name} as well, and has finished it")
-    return replace(begun, done=done.batch, rows=lake.read(table).count())
+    return replace(begun, done=done.batch, rows=count)
 
 
 def _filters(tenant: str | None, since: int | None, until: int | None) -> Filters:
@@ -145,14 +146,14 @@ def states_of(
     subject: Subject,
     filters: Filters,
     portion: Portion = WHOLE,
-    engine: str | None = None,
+    engine: str = "fold",
 ) -> DataFrame:
     """The states of all aggregates: rows as a generation has them, without the batch."""
     events = all_of_it.events(subject.aggregate_type, filters, portion)
     skipped = all_of_it.skipped(subject.processor, filters)
     if skipped:
         events = _marked(events, skipped)
-    if engine_for(subject.projection, typing_for(all_of_it.lake, subject), engine).engine == "fold":
+    if engine == "fold":
         return states(subject.projection, events, force="fold", upcasters=subject.upcasters)
     rows, aside = all_of_it.spans(filters, portion)
     if skipped:
@@ -173,9 +174,11 @@ def _marked(events: DataFrame, skipped: Mapping[str, set[int]]) -> DataFrame:
 # ---------------------------------------------------------------------------- which generation
 
 
-def _unfinished(lake: Lake, wanted: Plan, cut: Mapping[str, tuple[int, str]] | None) -> Generation | None:
+def _unfinished(
+    there: Sequence[Generation], wanted: Plan, cut: Mapping[str, tuple[int, str]] | None
+) -> Generation | None:
     """A generation that was begun with the same code, and is to be finished."""
-    for one in reversed(made_before.generations(lake, wanted.projection)):
+    for one in reversed(there):
         same_cut = cut is None or {name: tuple(at) for name, at in cut.items()} == one.plan.cut
         if one.state == "unfinished" and one.plan.same_work(wanted) and same_cut:
             return one
@@ -183,13 +186,18 @@ def _unfinished(lake: Lake, wanted: Plan, cut: Mapping[str, tuple[int, str]] | N
 
 
 def _begin(
-    lake: Lake, subject: Subject, wanted: Plan, all_of_it: History, portions: int | None
+    lake: Lake,
+    subject: Subject,
+    wanted: Plan,
+    all_of_it: History,
+    before: Sequence[Generation],
+    portions: int | None,
 ) -> Generation:
     """Take the next number, and make its table."""
     count = -(-all_of_it.count // EVENTS_IN_PORTION) if portions is None else portions
     plan = Plan(
         projection=wanted.projection,
-        number=_next_number(lake, subject, all_of_it),
+        number=_next_number(subject, all_of_it, before),
         cut=all_of_it.cut,
         engine=wanted.engine,
         code=wanted.code,
@@ -205,9 +213,9 @@ def _begin(
     return there
 
 
-def _next_number(lake: Lake, subject: Subject, all_of_it: History) -> int:
+def _next_number(subject: Subject, all_of_it: History, before: Sequence[Generation]) -> int:
     """The number after all that lake or live store know; 1 where a new projection has none at all."""
-    taken = [one.number for one in made_before.generations(lake, subject.processor)]
+    taken = [one.number for one in before]
     if subject.definition is not None:
         live = all_of_it.door.do(live_generations(all_of_it, subject).standings(subject.name))
         first = subject.definition.works.get(subject.name)
@@ -238,14 +246,21 @@ def reserve(all_of_it: History, subject: Subject, plan: Plan) -> None:
 # ---------------------------------------------------------------------------- is it whole?
 
 
-def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) -> None:
-    """Refuse a generation that is not of every event: versions are 1, 2, 3 … so the last ones count them."""
+def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) -> int:
+    """Refuse a generation that is not of every event; says how many aggregates it has.
+
+    Versions are 1, 2, 3 … so the last ones count the events. Of a part of history they do not.
+    """
     rows = lake.read(plan.name)
     failed = rows.where("failed_version IS NOT NULL").select(*KEYS)
     (row,) = rows.selectExpr(
         "coalesce(sum(IF(failed_version IS NULL, version, 0)), 0) AS versions",
         "count_if(failed_version IS NOT NULL) AS failed",
+        "count(1) AS rows",
     ).collect()
+    count: int = row["rows"]
+    if plan.filters:
+        return count
     events = all_of_it.events(subject.aggregate_type)
     if row["failed"]:
         events = events.join(broadcast(failed), list(KEYS), "left_anti")
@@ -256,3 +271,4 @@ def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) ->
             f"{row['versions']:,}; the lake does not go back to the first event, or has lost some: "
             "`toril lake audit` says which"
         )
+    return count

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
 
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
-from toril.events.event import restore_event
+from toril.events.event import LARGEST_VERSION, restore_event
 from toril.events.projection import wants
 from toril.events.upcasters import Upcasters
+from toril.lake.engine import engine_for
 from toril.lake.generations import Filters
-from toril.lake.history import History, history, quoted
+from toril.lake.history import history, quoted
 from toril.lake.lake import Lake
-from toril.lake.replay import states_of
-from toril.lake.source import Door
+from toril.lake.replay import states_of, typing_for
 from toril.lake.subjects import Subject
-from toril.lake.tables import EVENTS
-from toril.runtime.decisions import DECISIONS, decision_in, skipped
+from toril.runtime.decisions import DECISIONS, Decision, decision_in, skipped
 from toril.runtime.work import ANY_TYPE
 
 AHEAD = 60 * 10**9
@@ -60,13 +60,16 @@ def state_at(
     skipped is skipped, as far as they had decided so by then.
     """
     _check(subject, aggregate, version, at)
-    with history(lake, url, log, _places(url, log, aggregate, lake)) as all_of_it:
-        events = _events_of(all_of_it, aggregate, at)
-        left_out = _skipped(all_of_it, subject, aggregate, at)
-        if version is not None:
-            events = events.where(f"version <= {version}")
-        ordered = events.select("version", "recorded_at", "body").orderBy("version")
-        return _folded(subject, aggregate, ordered, left_out)
+    filters = Filters(tenant=aggregate.tenant, until=None if at is None else at + 1)
+    last = LARGEST_VERSION if version is None else version
+    with history(lake, url, log, of=aggregate) as all_of_it:
+        events = all_of_it.events(filters=filters).where(
+            f"aggregate_id = {quoted(aggregate.id)} AND (aggregate_type = {quoted(DECISIONS)} OR "
+            f"aggregate_type = {quoted(aggregate.type)} AND version <= {last})"
+        )
+        # Decisions first: they say what is to be skipped.
+        ordered = events.orderBy(expr(f"aggregate_type <> {quoted(DECISIONS)}"), "version")
+        return _folded(subject, aggregate, ordered)
 
 
 @contextmanager
@@ -88,8 +91,9 @@ def states_at(
     """
     _check_time(at)
     filters = Filters(tenant=tenant, until=None if at is None else at + 1)
-    with history(lake, url, log, cut) as all_of_it:
-        yield states_of(all_of_it, subject, filters, engine=engine)
+    chosen = engine_for(subject.projection, typing_for(lake, subject), engine).engine
+    with history(lake, url, log, cut, spans=chosen == "native") as all_of_it:
+        yield states_of(all_of_it, subject, filters, engine=chosen)
 
 
 def _check(subject: Subject, aggregate: Aggregate, version: int | None, at: int | None) -> None:
@@ -110,44 +114,29 @@ def _check_time(at: int | None) -> None:
         raise InvalidValue("at", at, "it is in the future")
 
 
-def _places(url: str | None, log: str, aggregate: Aggregate, lake: Lake) -> dict[str, tuple[int, str]]:
-    """The end of history in the partitions of one aggregate: of the others nothing is read."""
-    lake.check(EVENTS)
-    with Door(url, log) as door:
-        layout, tails = door.do(door.log.layout(anew=True)), door.tails()
-    known = {**lake.last(EVENTS).positions, **tails}
-    return {name: known[name] for epoch in layout.ever if (name := str(epoch.of(aggregate))) in known}
-
-
-def _events_of(all_of_it: History, aggregate: Aggregate, at: int | None) -> DataFrame:
-    filters = Filters(tenant=aggregate.tenant, until=None if at is None else at + 1)
-    return all_of_it.events(aggregate.type, filters).where(f"aggregate_id = {quoted(aggregate.id)}")
-
-
-def _skipped(all_of_it: History, subject: Subject, aggregate: Aggregate, at: int | None) -> set[int]:
-    home = Aggregate(aggregate.tenant, DECISIONS, aggregate.id)
-    rows = _events_of(all_of_it, home, at).select("body").collect()
-    decisions = [found for row in rows if (found := decision_in(home.key, bytes(row["body"]))) is not None]
-    return {one.version for one in skipped(decisions, subject.processor) if one.aggregate == aggregate.key}
-
-
-def _folded(subject: Subject, aggregate: Aggregate, events: DataFrame, left_out: set[int]) -> StateThen:
+def _folded(subject: Subject, aggregate: Aggregate, events: DataFrame) -> StateThen:
     projection, upcasters = subject.projection, subject.upcasters or Upcasters()
+    home = Decision.home(aggregate)
     state, version, recorded_at = projection.initial(), 0, None
+    left_out: set[int] = set()
     for row in events.toLocalIterator():
+        body = bytes(row["body"])
+        if row["aggregate_type"] == DECISIONS:
+            left_out |= _skips(decision_in(home.key, body), subject, aggregate)
+            continue
         try:
             if row["version"] not in left_out:
                 event = upcasters.apply(
-                    restore_event(
-                        bytes(row["body"]),
-                        aggregate.key,
-                        version=row["version"],
-                        recorded_at=row["recorded_at"],
-                    )
+                    restore_event(body, aggregate.key, version=row["version"], recorded_at=row["recorded_at"])
                 )
                 state = projection.apply(state, event) if wants(projection.event_types, event) else state
         except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to this event
             error = f"{type(problem).__name__}: {problem}"
-            return StateThen(state, version, recorded_at, row["version"], error)
+            return StateThen(state if version else None, version, recorded_at, row["version"], error)
         version, recorded_at = row["version"], row["recorded_at"]
     return StateThen(state if version else None, version, recorded_at)
+
+
+def _skips(decided: tuple[str, Decision] | None, subject: Subject, aggregate: Aggregate) -> set[int]:
+    made = skipped([] if decided is None else [decided], subject.processor)
+    return {one.version for one in made if one.aggregate == aggregate.key}
