@@ -55,10 +55,14 @@ def subjects_of(definitions: Iterable[Definition]) -> dict[str, Subject]:
             if not isinstance(work, ProjectionWork):
                 continue
             name, generation = split_generation(work.name)
+            # Of a declared projection the class is the projection; pipelines have an instance of it.
+            own = (
+                type(work.projection) if isinstance(work.projection, DeclaredProjection) else work.projection
+            )
             made = Subject(
                 pipeline=work.pipeline,
                 name=name,
-                projection=work.projection,
+                projection=own,
                 aggregate_type=work.aggregate_type,
                 upcasters=work.upcasters,
                 definition=definition,
