@@ -152,11 +152,16 @@ class Slice:
 
     def due_now(self, now: float) -> list[str]:
         """The aggregates whose parked events are due and not being tried."""
-        found = []
+        found, busy = [], []
         while self.due and self.due[0][0] <= now:
             due, key = heapq.heappop(self.due)
-            if self.parked.get(key) == due and key not in self.retrying:
-                found.append(key)
+            if self.parked.get(key) == due:
+                if key in self.retrying:  # the attempt before is just ending
+                    busy.append((due, key))
+                else:
+                    found.append(key)
+        for one in busy:
+            heapq.heappush(self.due, one)
         return found
 
     def note(self, change: Change, slots: Sequence[Slot] = ()) -> None:
@@ -170,7 +175,7 @@ class Slice:
         await done
 
     def _put(self, change: Change, slots: Sequence[Slot], done: asyncio.Future[None] | None) -> None:
-        if isinstance(change, More):
+        if isinstance(change, (Park, More)):
             self.mores[change.aggregate] += 1
         self.pending.append((change, slots, done))
         self.idle.clear()
@@ -214,7 +219,7 @@ class Slice:
         self.commits += 1
         self.position = position
         for change in changes:
-            if isinstance(change, More):
+            if isinstance(change, (Park, More)):
                 self.mores[change.aggregate] -= 1
                 if not self.mores[change.aggregate]:
                     del self.mores[change.aggregate]
