@@ -51,7 +51,7 @@ def explain(projection: AnyProjection, typing: Typing | None = SPANS_TYPED, forc
         types = "all events" if projection.event_types is None else ", ".join(sorted(projection.event_types))
         return "\n".join([*lines, f"  the class itself, over {types} of each aggregate in order of version"])
     native = _native(projection, typing)
-    width = max(len(field.name) for field in native.fields)
+    width = max((len(field.name) for field in native.fields), default=0)
     lines += [f"  {field.name:<{width}}  {_short(', '.join(field.gather))}" for field in native.fields]
     for name in native.derived:
         try:
