@@ -4,10 +4,10 @@ A deleted row lives on in Delta: in files that former versions have, in the chan
 statistics have the smallest and largest values of each file. So for each table, in this order:
 
 1. its rows are deleted;
-2. a fence: a change of the table's properties, at which every transaction that is under way fails. From here
-   on nothing can be committed that was written before it, so files of before can go at once;
-3. files that the table no longer has, and its change feed, are removed (VACUUM up to the fence, not to now:
-   what a job writes meanwhile stays);
+2. a fence: a change of the table's properties, at which every transaction that is under way fails. So a file
+   that was there before it, and is not in the table after it, never will be;
+3. these files are removed, those of the change feed among them. (VACUUM goes by clocks: without retention it
+   takes away what a job is just writing, and with some it leaves what must go.)
 4. an empty batch says how far the table is, and becomes the beginning of the log: a checkpoint;
 5. all of the log before it is removed. Nothing can travel in time to before it.
 
@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -32,10 +31,9 @@ from pyspark.sql.functions import lit
 
 from toril.aggregate import check_tenant
 from toril.lake.errors import LakeError, OtherWriter
-from toril.lake.files import LOG, Files, files_of, own_session, settings, tables_in
+from toril.lake.files import LOG, Files, current_files, detail_of, files_of, own_session, tables_in
 from toril.lake.generations import PLAN, Plan
 from toril.lake.lake import NEVER, Lake, Record
-from toril.lake.maintain import vacuuming
 from toril.lake.problems import SPARKS, explained, passing
 from toril.lake.runs import RUNS
 from toril.lake.tables import BATCH, EVENTS, WHERE_IN_THE_LOG, Column, Table
@@ -59,9 +57,6 @@ ERASING = "toril.erasing"
 INTERVAL = "delta.checkpointInterval"
 
 ATTEMPTS = 10
-
-MARGIN = 5.0
-"""Seconds between the last deletion and the fence: by so much may VACUUM be late when it reads the clock."""
 
 _VERSION = re.compile(r"\.?(\d{20})\.")
 """What begins the name of a file in a table's log, and of what the file system keeps beside it."""
@@ -126,15 +121,13 @@ def erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
         for table in left:
             tell(f"{table.name}: deleting rows")
             table.delete()
-        deleted_at = time.time()
-        time.sleep(MARGIN)
         for table in left:
             tell(f"{table.name}: stopping what is under way")
-            table.fence(deleted_at)
+            table.fence()
         left = [table for table in tables if table.has_rows()]
     for table in tables:
         tell(f"{table.name}: removing files of former versions")
-        table.vacuum()
+        table.remove_files()
         tell(f"{table.name}: removing its history")
         report.remains += table.cut_log()
         report.tables.append(table.done())
@@ -178,7 +171,8 @@ class _Erasing:
         self.sql_name = lake.sql_name(name)
         self.before = files.walk(name)
         self.rows = 0
-        self.deleted_at = 0.0
+        self.fenced: list[str] = []
+        """Files that were there before the fence."""
 
     def has_rows(self) -> bool:
         """Whether there are any of the tenant."""
@@ -192,26 +186,36 @@ class _Erasing:
                 self._note_places()
             self._again_and_again(self._delete)
 
-    def fence(self, deleted_at: float) -> None:
+    def fence(self) -> None:
         """Have every transaction fail that is under way."""
+        self.fenced = self._data_files()
         self._again_and_again(self._fence)
-        self.deleted_at = deleted_at
+
+    def _data_files(self) -> list[str]:
+        paths = (file.path for file in self.files.walk(self.name))
+        return [path for path in paths if path.endswith(".parquet") and not path.startswith(f"{LOG}/")]
+
+    def remove_files(self) -> None:
+        """Remove what was there before the fence, and is not in the table after it."""
+        current = current_files(self.lake, self.files, self.name)
+        for path in self.fenced:
+            if path not in current:
+                folder, _, name = path.rpartition("/")
+                self.files.remove(f"{self.name}/{path}")
+                # Hadoop keeps a checksum beside each file on a local disk.
+                self.files.remove("/".join(filter(None, (self.name, folder, f".{name}.crc"))))
 
     def cut_log(self) -> list[str]:
         """Let the log begin anew; what could not be removed."""
         beginning = self._again_and_again(self._begin_log)
         self._cut_log(beginning)
         self._again_and_again(self._end)
-        current = {unquote(path.rpartition(f"/{self.name}/")[2]) for path in self._paths()}
-        there = {file.path for file in self.files.walk(self.name) if file.path.endswith(".parquet")}
-        others = [path for path in there - current if not path.startswith(LOG)]
+        current = current_files(self.lake, self.files, self.name)
+        others = [path for path in self._data_files() if path not in current]
         if not others:
             return []
         what = f"{self.name}: {len(others):,} files that belong to no version: a job is, or was, at work. "
         return [f"{what}Run it again when it has ended a batch, or leave them to `toril lake maintain`"]
-
-    def _paths(self) -> list[str]:
-        return self.lake.read(self.name).inputFiles()
 
     def done(self) -> ErasedTable:
         """What was removed."""
@@ -252,6 +256,9 @@ class _Erasing:
             # What the commit says of it names the tenant; it goes with the log.
             statement = f"DELETE FROM {self.sql_name} WHERE {_condition(self.name, self.tenant)}"  # noqa: S608
             self.lake.spark.sql(statement).collect()
+            if "deletionVectors" in detail_of(self.lake, self.name)["tableFeatures"]:
+                # Rows that are only marked as deleted are still in their files.
+                self.lake.spark.sql(f"REORG TABLE {self.sql_name} APPLY (PURGE)").collect()
 
     def _fence(self) -> None:
         properties = _properties(self.lake, self.name)
@@ -263,14 +270,6 @@ class _Erasing:
                 f"('{ERASING}' = '{former}', '{INTERVAL}' = '1', "
                 f"'toril.fence' = '{secrets.token_urlsafe(9)}')"
             )
-
-    def vacuum(self) -> None:
-        """Remove files of before the fence that the table does not have."""
-        switch = settings(self.lake.spark, spark__databricks__delta__retentionDurationCheck__enabled="false")
-        with switch, vacuuming(self.lake):
-            # As of when rows were deleted: between that and the fence is time enough for Spark to begin.
-            hours = max(time.time() - self.deleted_at, 0) / 3600
-            self.lake.spark.sql(f"VACUUM {self.sql_name} RETAIN {hours:.9f} HOURS").collect()
 
     def _begin_log(self) -> int:
         """A commit that says how far the table is, and has a checkpoint; its version."""
@@ -348,8 +347,7 @@ def _text(value: str) -> str:
 
 
 def _properties(lake: Lake, name: str) -> dict[str, str]:
-    (row,) = lake.spark.sql(f"DESCRIBE DETAIL {lake.sql_name(name)}").select("properties").collect()
-    return dict(row["properties"])
+    return dict(detail_of(lake, name)["properties"])
 
 
 def _is_about(properties: dict[str, str], tenant: str) -> bool:

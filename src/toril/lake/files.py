@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from toril.lake.errors import LakeError
 from toril.lake.lake import Lake
@@ -156,6 +156,32 @@ def tables_in(lake: Lake | Files) -> list[str]:
 
     look("", 0)
     return sorted(found)
+
+
+def detail_of(lake: Lake, name: str) -> Row:
+    """What Delta says of a table: its properties, features, sizes."""
+    (row,) = lake.spark.sql(f"DESCRIBE DETAIL {lake.sql_name(name)}").collect()
+    return row
+
+
+def is_ours(lake: Lake, name: str) -> bool:
+    """Whether Toril has made a table."""
+    return "toril.table" in detail_of(lake, name)["properties"]
+
+
+def current_files(lake: Lake, files: Files, name: str) -> dict[str, int]:
+    """The files that the last version of a table has, and their sizes."""
+    paths = lake.read(name).inputFiles()
+    sizes = {file.path: file.size for file in files.walk(name)}
+    found: dict[str, int] = {}
+    for path in paths:
+        below = path.rpartition(f"/{name}/")[2]
+        # Spark may say it as a URL; and a name may have a `%` of its own.
+        known = below if below in sizes else unquote(below)
+        if known not in sizes:
+            raise LakeError(f"{lake.place(name)} has no file {below}, and its last version names it")
+        found[known] = sizes[known]
+    return found
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError
-from toril.lake.files import File, Files, files_of, own_session, settings, tables_in
+from toril.lake.files import File, Files, current_files, files_of, is_ours, own_session, settings, tables_in
 from toril.lake.lake import Lake
 from toril.lake.problems import SPARKS, explained, passing
 
@@ -87,7 +87,7 @@ def maintain(
         raise InvalidValue("target" if target < 1 else "most", min(target, most), "a whole number from 1")
     mine = own_session(lake)
     files = files_of(mine)
-    there = tables_in(files)
+    there = [name for name in tables_in(files) if is_ours(mine, name)]
     for name in tables or ():
         if name not in there:
             raise InvalidValue("table", name, f"{lake.path} has: {', '.join(there) or 'none'}")
@@ -126,15 +126,7 @@ class _Table:
         return done
 
     def _current(self) -> dict[str, int]:
-        """The files of the last version, and their sizes."""
-        sizes = {file.path: file.size for file in self.files.walk(self.name)}
-        root = f"/{self.name}/"
-        found = {}
-        for path in self.lake.read(self.name).inputFiles():
-            # Spark writes the name as a URL; partitions may have `/` and `%` in their names, escaped again.
-            below = unquote(path.rpartition(root)[2])
-            found[below] = sizes.get(below, 0)
-        return found
+        return current_files(self.lake, self.files, self.name)
 
     def _compact(self, partitions: Sequence[str], target: int) -> None:
         today = datetime.now(UTC).date().isoformat()
