@@ -26,6 +26,9 @@ SCALE = float(os.environ.get("TORIL_TEST_SCALE", "1"))
 SEED = int(os.environ.setdefault("TORIL_TEST_SEED", str(random.SystemRandom().randrange(2**32))))
 """The same in all processes that tests run in."""
 
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# A JVM that lives for a minute starts with half the work, and is never as fast as it could be.
+
 REDIS_7 = shutil.which("redis-server")
 BINARIES = {"valkey": None} | ({"redis": Path(REDIS_7)} if REDIS_7 else {})
 PRODUCTS = sorted(BINARIES, reverse=True)

@@ -258,7 +258,8 @@ def test_tasks_read_from_one_server_each_and_are_no_more_than_are_worth_it(serve
 )
 def test_a_body_that_cannot_be_read_has_no_header(body: bytes) -> None:
     found = header(body)
-    assert (found.id, found.type, found.occurred_at, found.schema_version) == (None, None, None, None)
+    said: tuple[object, ...] = (found.id, found.type, found.occurred_at, found.schema_version)
+    assert said == (None, None, None, None)
 
 
 def test_a_log_that_is_not_there_is_not_made() -> None:

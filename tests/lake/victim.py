@@ -51,13 +51,7 @@ def leave_with_the_test() -> None:
 
 
 def serve(settings: Settings) -> int:
-    # It does not live long enough for the better of Java's compilers to be worth its time.
-    quickly = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    conf = {
-        "spark.ui.enabled": "false",
-        "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": quickly,
-    }
+    conf = {"spark.ui.enabled": "false", "spark.driver.memory": "1g"}
     lake = Lake(session("local[2]", name="toril-victim", conf=conf), settings.lake)
     with Run(lake, steps(settings), told=told) as run:
         # Not before Spark has started: it takes signals for itself.
