@@ -142,7 +142,7 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
         text = report(one)
         assert title in text
         assert not re.search(r"https?://|src=|href=|<script|@import|url\(", text)
-    assert second["aggregate_id"] in report(damaged)
+    assert trace["trace_id"] in report(damaged)
 
 
 def test_bad_input_is_refused(lake: Lake) -> None:

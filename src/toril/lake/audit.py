@@ -582,7 +582,8 @@ def _texts(rows: DataFrame, keys: Sequence[str], name: str) -> DataFrame:
         elif isinstance(each.dataType, (ArrayType, StructType)):
             text = f"to_json({quoted})"
         elif isinstance(each.dataType, BinaryType):
-            text = f"decode({quoted}, 'UTF-8')"
+            # Bytes that are no text are compared all the same.
+            text = f"coalesce(try_validate_utf8(CAST({quoted} AS STRING)), hex({quoted}))"
         else:
             text = f"CAST({quoted} AS STRING)"
         made.append(f"'{each.name}', {text}")

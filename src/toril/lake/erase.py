@@ -127,9 +127,9 @@ def erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
         left = [table for table in tables if table.has_rows()]
     for table in tables:
         tell(f"{table.name}: removing files of former versions")
-        table.remove_files()
+        report.remains += table.remove_files()
         tell(f"{table.name}: removing its history")
-        report.remains += table.cut_log()
+        table.cut_log()
         report.tables.append(table.done())
     if told is not None:
         told(steps, steps, "")
@@ -195,8 +195,8 @@ class _Erasing:
         paths = (file.path for file in self.files.walk(self.name))
         return [path for path in paths if path.endswith(".parquet") and not path.startswith(f"{LOG}/")]
 
-    def remove_files(self) -> None:
-        """Remove what was there before the fence, and is not in the table after it."""
+    def remove_files(self) -> list[str]:
+        """Remove what was there before the fence, and is not in the table after it; what stays, and why."""
         current = current_files(self.lake, self.files, self.name)
         for path in self.fenced:
             if path not in current:
@@ -204,18 +204,17 @@ class _Erasing:
                 self.files.remove(f"{self.name}/{path}")
                 # Hadoop keeps a checksum beside each file on a local disk.
                 self.files.remove("/".join(filter(None, (self.name, folder, f".{name}.crc"))))
-
-    def cut_log(self) -> list[str]:
-        """Let the log begin anew; what could not be removed."""
-        beginning = self._again_and_again(self._begin_log)
-        self._cut_log(beginning)
-        self._again_and_again(self._end)
-        current = current_files(self.lake, self.files, self.name)
         others = [path for path in self._data_files() if path not in current]
         if not others:
             return []
         what = f"{self.name}: {len(others):,} files that belong to no version: a job is, or was, at work. "
         return [f"{what}Run it again when it has ended a batch, or leave them to `toril lake maintain`"]
+
+    def cut_log(self) -> None:
+        """Let the log begin anew."""
+        beginning = self._again_and_again(self._begin_log)
+        self._cut_log(beginning)
+        self._again_and_again(self._end)
 
     def done(self) -> ErasedTable:
         """What was removed."""
