@@ -209,7 +209,7 @@ async def show_lake(home: Path) -> None:
     """The events of the traces in tables, all of history computed anew, and no difference to live."""
     os.environ |= {"TORIL_JARS": str(jars.folder()), "TORIL_HOME": str(home)}
     console.print(
-        "\n[bold]9.[/] The same events in a lake: archived once, in Delta tables, on Spark "
+        "\n[bold]9.[/] The same events in a lake: each once, in Delta tables "
         "[dim](Java takes some seconds to start)[/]"
     )
     await shown("lake", "run", "--once")
