@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shlex
 import signal
 import sys
 import tempfile
@@ -145,7 +144,8 @@ async def toril(*arguments: str, **more: Any) -> asyncio.subprocess.Process:
 
 async def shown(*arguments: str) -> None:
     """A command, and what it shows."""
-    console.print(f"\n[bold]$ toril {shlex.join(arguments)}[/]")
+    said = (f'"{one}"' if " " in one else one for one in arguments)
+    console.print(f"\n[bold]$ toril {' '.join(said)}[/]")
     process = await toril(*arguments)
     if await process.wait():
         raise SystemExit(f"the demo stopped: toril {arguments[0]} failed")
@@ -215,8 +215,7 @@ async def show_lake(home: Path) -> None:
     await shown("lake", "run", "--once")
     await shown("lake", "sql", ROLLUPS)
     console.print(
-        "\n[bold]10.[/] All of history once more, by the class that ran live; and is it what readers see, "
-        "field by field?"
+        "\n[bold]10.[/] All of history once more, by the class that ran live: is it what readers see?"
     )
     await shown("lake", "replay", "trace_summary")
     await shown("lake", "diff", "trace_summary")
