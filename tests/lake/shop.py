@@ -12,6 +12,7 @@ from toril.aggregate import Aggregate
 from toril.events import AnyEvent, DeclaredProjection, FirstBy, FoldProjection, NewEvent, Sum, fold
 from toril.lake.archive import EventsStep
 from toril.lake.lake import Lake
+from toril.lake.source import tails
 from toril.lake.subjects import Subject, subjects_of
 from toril.log import Log
 from toril.runtime import EngineOptions, EventSourcing, RegisteredPipeline, Retry
@@ -98,8 +99,8 @@ def during(shop: Shop, work: Callable[[], Awaitable[T]], *, worker: bool = False
 
 
 def archive(lake: Lake, url: str) -> None:
-    """Everything that is in the log, into the lake."""
-    step = EventsStep(url)
+    """Everything that is in the log now, into the lake."""
+    step = EventsStep(url, until=tails(url, "log"))
     step.prepare(lake)
     try:
         while step.once(lake) is not None:

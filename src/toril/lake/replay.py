@@ -217,10 +217,12 @@ def _next_number(subject: Subject, all_of_it: History, before: Sequence[Generati
     """The number after all that lake or live store know; 1 where a new projection has none at all."""
     taken = [one.number for one in before]
     if subject.definition is not None:
-        live = all_of_it.door.do(live_generations(all_of_it, subject).standings(subject.name))
-        first = subject.definition.works.get(subject.name)
-        waits = first is not None and first.start == "loaded"
-        taken += [one.number for one in live if one.number > 1 or one.reserved_at or not waits]
+        works = subject.definition.works
+        for one in all_of_it.door.do(live_generations(all_of_it, subject).standings(subject.name)):
+            # One that a program has, and that waits to be loaded, has its number from here.
+            waits = one.name in works and works[one.name].start == "loaded"
+            if one.reserved_at or not waits:
+                taken.append(one.number)
     return max(taken, default=0) + 1
 
 
