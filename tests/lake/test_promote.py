@@ -170,8 +170,8 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
                 if step == "behind":
                     await its.resume("basket@2")
                 assert await its.current("basket") == "basket"
-            before = len(trade.seen)
             done = await promote(lake, made, its, url=url)
+            before = len(trade.seen)
             assert (done.number, done.before, done.loaded.placed) == (2, 1, 0), "they had come before"
             await until(lambda: _seen(trade, before + 5), "some more looks")
         assert (trade.seen[0], trade.seen[-1]) == (False, True)

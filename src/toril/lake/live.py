@@ -14,12 +14,16 @@ from pyspark.sql import Row
 
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
+from toril.events.errors import StoreError
+from toril.events.event import AnyEvent, restore_event
 from toril.events.projection import wants
+from toril.events.upcasters import Upcasters
 from toril.lake.diff import SAMPLES, Diff, Held, Side, Tally
 from toril.lake.generations import Generation, read
-from toril.lake.history import KEYS
+from toril.lake.history import KEYS, quoted
 from toril.lake.lake import Lake
 from toril.lake.subjects import Subject, code_of
+from toril.lake.tables import EVENTS
 from toril.runtime.backend import Backend
 from toril.runtime.service import EventSourcingService
 from toril.runtime.work import ProjectionWork
@@ -56,7 +60,7 @@ async def diff_live(
     tally = Tally(Side.of(generation.plan), live, samples)
     there = await asyncio.to_thread(rows.toLocalIterator, prefetchPartitions=True)
     while some := await asyncio.to_thread(_some, there):
-        pairs = await asyncio.gather(*(_pair(row, subject, work, service, backend) for row in some))
+        pairs = await asyncio.gather(*(_pair(row, lake, subject, work, service, backend) for row in some))
         for row, (one, other) in zip(some, pairs, strict=True):
             tally.compare((row["tenant"], row["aggregate_type"], row["aggregate_id"]), one, other)
     return tally.finished()
@@ -67,7 +71,12 @@ def _some(there: Iterator[Row]) -> Sequence[Row]:
 
 
 async def _pair(
-    row: Row, subject: Subject, work: ProjectionWork, service: EventSourcingService, backend: Backend
+    row: Row,
+    lake: Lake,
+    subject: Subject,
+    work: ProjectionWork,
+    service: EventSourcingService,
+    backend: Backend,
 ) -> tuple[Held, Held | None]:
     """What the generation has of an aggregate, taken as far as live is, and what live has."""
     aggregate = Aggregate(*(row[name] for name in KEYS))
@@ -76,7 +85,7 @@ async def _pair(
     found = await _live(aggregate, work, backend)
     if found is None or found.version <= held.version:
         return held, found
-    return await _further(held, found.version, aggregate, subject, work, service), found
+    return await _further(held, found.version, aggregate, lake, subject, work, service), found
 
 
 async def _live(aggregate: Aggregate, work: ProjectionWork, backend: Backend) -> Held | None:
@@ -94,6 +103,7 @@ async def _further(
     held: Held,
     version: int,
     aggregate: Aggregate,
+    lake: Lake,
     subject: Subject,
     work: ProjectionWork,
     service: EventSourcingService,
@@ -105,10 +115,14 @@ async def _further(
     left_out = await service.skipped(work.name, aggregate.tenant, name)
     at = held.version
     while at < version:
-        stream = await service.store.read(aggregate, at + 1, min(READ_AT_ONCE, version - at))
-        if not stream.events:
+        last = min(at + READ_AT_ONCE, version)
+        try:
+            events = (await service.store.read(aggregate, at + 1, last - at)).events
+        except StoreError:  # they were trimmed
+            events = await asyncio.to_thread(_archived, lake, subject, aggregate, at + 1, last)
+        if not events:
             break
-        for event in stream:
+        for event in events:
             try:
                 if event.version not in left_out and wants(projection.event_types, event):
                     state = projection.apply(state, event)
@@ -117,3 +131,22 @@ async def _further(
                 return Held(at, projection.encode(state), event.version, failed)
             at = event.version
     return Held(at, projection.encode(state))
+
+
+def _archived(
+    lake: Lake, subject: Subject, aggregate: Aggregate, first: int, last: int
+) -> tuple[AnyEvent, ...]:
+    """Events of an aggregate from the lake."""
+    upcasters = subject.upcasters or Upcasters()
+    rows = lake.read(EVENTS).where(
+        f"tenant = {quoted(aggregate.tenant)} AND aggregate_type = {quoted(aggregate.type)} AND "
+        f"aggregate_id = {quoted(aggregate.id)} AND version BETWEEN {first} AND {last}"
+    )
+    return tuple(
+        upcasters.apply(
+            restore_event(
+                bytes(row["body"]), aggregate.key, version=row["version"], recorded_at=row["recorded_at"]
+            )
+        )
+        for row in rows.select("version", "recorded_at", "body").orderBy("version").collect()
+    )
