@@ -75,7 +75,7 @@ def main(master: str, url: str, path: str, wheel: str) -> None:
         },
     )
     lake = Lake(spark, path)
-    (found,) = spark.range(1).mapInArrow(where_from, "path string").collect()
+    (found,) = spark.range(0, 1, 1, 1).mapInArrow(where_from, "path string").collect()
     print("from", found["path"], flush=True)
     run = Run(lake, [EventsStep(url, until=tails(url, "log")), SpansStep()], once=True)
     with run:
