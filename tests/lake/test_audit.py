@@ -29,6 +29,8 @@ from toril.log.entry import Append
 from toril.pipelines.spans.summary import TraceSummary, _event_of
 from toril.pipelines.spans.tables import SpanRow
 
+pytestmark = pytest.mark.slow
+
 SPANS = 40
 SUMMARY = TRACE_SUMMARIES
 

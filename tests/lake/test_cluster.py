@@ -17,6 +17,8 @@ from toril.lake.generations import find, read
 from toril.lake.lake import Lake
 from toril.lake.tables import EVENTS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 BASKETS, PRICES = 40, 12
 

@@ -23,6 +23,8 @@ from toril.lake.runs import Runs
 from toril.lake.subjects import Code
 from toril.lake.tables import BATCH, EVENTS, WHOSE, Column, Table
 
+pytestmark = pytest.mark.slow
+
 SUMS = Table(
     name="sums",
     comment="What a job makes of events; rows change, and changes are kept for readers.",

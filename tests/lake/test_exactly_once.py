@@ -42,6 +42,8 @@ from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS
 from toril.log import Log
 from toril.testing import Cluster, cluster
 
+pytestmark = pytest.mark.slow
+
 KILLS = 3 if SCALE <= 1 else 20
 PAUSE = 0.05
 """Seconds between two appends."""

@@ -24,6 +24,8 @@ from toril.pipelines.spans.recording import SPAN_RECORDED
 from toril.pipelines.spans.summary import TraceSummary
 from toril.runtime import EngineOptions, EventSourcing
 
+pytestmark = pytest.mark.slow
+
 TENANTS = ("acme", "globex")
 NAME = "span_ingestion/trace_summary"
 

@@ -27,6 +27,8 @@ from toril.runtime.generations import GenerationStanding, Loaded
 from toril.runtime.work import ProjectionWork
 from toril.testing import standalone
 
+pytestmark = pytest.mark.slow
+
 BASKETS = [(tenant, f"b{number}") for tenant in ("acme", "globex") for number in range(15)]
 SPOILT = ("acme", "spoilt")
 

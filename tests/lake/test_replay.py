@@ -26,6 +26,8 @@ from toril.log import Log, Retention
 from toril.log.upkeep import trim
 from toril.testing import standalone
 
+pytestmark = pytest.mark.slow
+
 NAME = "shop/basket"
 
 
