@@ -6,6 +6,8 @@ import asyncio
 import random
 from datetime import timedelta
 
+import pytest
+
 from tests.conftest import SCALE, Servers, emptied
 from tests.lake.shop import archive, states
 from tests.lake.span_parts import chance_span
