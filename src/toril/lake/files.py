@@ -16,6 +16,7 @@ from pyspark.sql import Row, SparkSession
 
 from toril.lake.errors import LakeError
 from toril.lake.lake import Lake
+from toril.lake.session import another
 
 LOG = "_delta_log"
 """The folder that makes a folder a table."""
@@ -203,7 +204,4 @@ def settings(spark: SparkSession, **said: str) -> Iterator[None]:
 
 def own_session(lake: Lake) -> Lake:
     """The same lake by a session of its own: its settings are not those of a job in this process."""
-    try:
-        return Lake(lake.spark.newSession(), lake.path)
-    except (AttributeError, NotImplementedError, RuntimeError):  # a remote one has no second
-        return lake
+    return Lake(another(lake.spark), lake.path)

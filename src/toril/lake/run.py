@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from toril.errors import InvalidValue
 from toril.lake.lake import NEVER, Lake, Record
 from toril.lake.problems import one_line, passing, unknown
+from toril.lake.session import another
 from toril.lake.source import between
 from toril.lake.steps import Step
 
@@ -268,10 +269,8 @@ class Run:
 
 def own_session(spark: SparkSession, name: str) -> SparkSession:
     """A session for this thread: a batch sets settings that must not be another's."""
-    if hasattr(spark, "cloneSession"):  # Spark Connect has this one instead
-        made: SparkSession = spark.cloneSession()
-        return made
-    # Jobs of one pool wait for each other; those of several get a fair part each.
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
-    spark.sparkContext.setJobDescription(f"toril lake: {name}")
-    return spark.newSession()
+    if not hasattr(spark, "cloneSession"):  # Spark Connect has no context
+        # Jobs of one pool wait for each other; those of several get a fair part each.
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
+        spark.sparkContext.setJobDescription(f"toril lake: {name}")
+    return another(spark)

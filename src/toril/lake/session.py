@@ -54,6 +54,14 @@ def session(
     return made
 
 
+def another(spark: SparkSession) -> SparkSession:
+    """One more session of the same Spark, whose settings are its own."""
+    if hasattr(spark, "cloneSession"):  # Spark Connect has this one instead
+        made: SparkSession = spark.cloneSession()
+        return made
+    return spark.newSession()
+
+
 def settings(master: str, cores: int = 0) -> dict[str, str]:
     """What a session is started with, chosen from the cores that it will have.
 
