@@ -21,7 +21,7 @@ from toril.aggregate import Aggregate
 from toril.events import AnyEvent, EventHandler, FoldProjection, HandlerContext, NewEvent
 from toril.events.errors import ConfigurationError
 from toril.log import Retention
-from toril.log.entry import START, Entry, Position, Positions
+from toril.log.entry import START, Entry, Positions
 from toril.log.store import Standing
 from toril.runtime import (
     EngineOptions,
@@ -250,7 +250,7 @@ async def hot(scene: Scene, idents: Sequence[str]) -> list[str]:
 
 
 async def tails(scene: Scene) -> Positions:
-    return {one.partition: Position(one.ordinal, one.last_id) for one in await scene.log.standings()}
+    return {one.partition: one.tail for one in await scene.log.standings()}
 
 
 class Killed(BaseException):
@@ -374,7 +374,7 @@ async def test_once_per_state_when_a_generation_is_promoted_under_traffic(
             await traffic.once()
 
             async def switch(pipeline: RegisteredPipeline) -> None:
-                await pipeline.service.generations.switch("total", 2, within=10)
+                await pipeline.service.generations.switch("total", 2, within=1000)
 
             async def ready() -> bool:
                 return (await service.generations.ready("total", 2, within=5)).state == "ready"

@@ -156,12 +156,19 @@ class Log:
     async def each(
         self, ask: Callable[[PartitionStore], Awaitable[T]], partitions: Iterable[Partition] | None = None
     ) -> list[T]:
-        """Ask every partition, some at a time; the answers in the order of the partitions."""
+        """Ask every partition, some at a time; the answers in the order of the partitions.
+
+        Where one fails, those asked with it have answered before its error is raised.
+        """
         asked = (await self.layout()).partitions() if partitions is None else list(partitions)
         answers: list[T] = []
         for first in range(0, len(asked), AT_ONCE):
             some = asked[first : first + AT_ONCE]
-            answers += await asyncio.gather(*(ask(self.store(partition)) for partition in some))
+            asking = (ask(self.store(partition)) for partition in some)
+            for answer in await asyncio.gather(*asking, return_exceptions=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+                answers.append(answer)
         return answers
 
     async def standings(self) -> list[Standing]:

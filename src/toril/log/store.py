@@ -14,7 +14,7 @@ from toril.connection.durability import Level
 from toril.connection.errors import CommandRefused
 from toril.connection.wire import Argument, Command
 from toril.keyspace import PartitionKeys
-from toril.log.entry import MOST_EVENTS, Append, Entry, Partition, Position, decode, ordinal_of
+from toril.log.entry import MOST_EVENTS, START, Append, Entry, Partition, Position, decode, ordinal_of
 from toril.log.errors import (
     GapFound,
     LogDiverged,
@@ -122,6 +122,11 @@ class Standing:
     carry: bool
     filter_levels: int
     readers: dict[str, ReaderState]
+
+    @property
+    def tail(self) -> Position:
+        """The last entry; with the id before all others where everything is trimmed."""
+        return Position(self.ordinal, self.last_id or START.id)
 
     def backlog(self, reader: str) -> int:
         """Entries the reader is not done with."""

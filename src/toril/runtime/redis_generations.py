@@ -20,7 +20,7 @@ from toril.connection import Script, load_script
 from toril.connection.errors import CommandRefused
 from toril.connection.wire import Argument
 from toril.log import Log
-from toril.log.entry import START, Partition, Position, Positions
+from toril.log.entry import START, Partition, Positions
 from toril.log.errors import LogError, ReaderGone, WrongPosition
 from toril.log.layout import LOADING, Epoch, Layout
 from toril.log.store import PartitionStore, Standing
@@ -127,7 +127,7 @@ class RedisGenerations:
             # Where an epoch before could still be appended to, the next one may be ahead of what was read.
             settled = all(one.sealed for one in standings if one.partition.epoch < layout.current.number)
             if settled and await self._log.layout(anew=True) == layout:
-                return {one.partition: Position(one.ordinal, one.last_id or "0-0") for one in standings}
+                return {one.partition: one.tail for one in standings}
             if asyncio.get_running_loop().time() > deadline:
                 raise GenerationError(
                     "the log is getting another number of partitions: `toril log resize` finishes that first"

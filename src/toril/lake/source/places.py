@@ -22,7 +22,7 @@ async def tails(log: Log) -> Marks:
     for epoch in (await log.layout(anew=True)).epochs:
         standings = await log.each(lambda store: store.look(), epoch.all())
         for standing in standings:
-            found[str(standing.partition)] = (standing.ordinal, standing.last_id or START.id)
+            found[str(standing.partition)] = (standing.tail.ordinal, standing.tail.id)
         if not all(standing.sealed for standing in standings):
             break
     return found
