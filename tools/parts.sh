@@ -21,6 +21,7 @@ test    npm           npm                      must    it installs the packages 
 bench-log postgresql postgresql                must    the event log is compared with a library on PostgreSQL
 demo    java          openjdk-17-jre-headless  must    Spark runs on it
 test    java          openjdk-17-jre-headless  must    Spark runs on it
+test    chromium      chromium                 must    the waiting page is tested in a browser
 bench-lake java       openjdk-17-jre-headless  must    Spark runs on it
 '
 

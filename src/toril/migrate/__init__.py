@@ -1,0 +1,1 @@
+"""Moving queues from untagged names to tagged ones, without losing a job."""

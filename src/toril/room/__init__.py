@@ -1,0 +1,1 @@
+"""A waiting room that admits a crowd fairly to something scarce, and the seats behind it."""
