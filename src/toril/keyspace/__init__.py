@@ -1,0 +1,63 @@
+"""Every key Toril ever writes is built here: hash tags, slots, names, key sets.
+
+A key belongs to a *keyspace* (a queue, a partition, a room). A keyspace has one hash tag, so all its
+keys live in one cluster slot and one script can touch them together. No other module formats a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from toril.keyspace.key_set import KeySet
+from toril.keyspace.log import LOG_METAS, LogKeys, PartitionKeys, log_of
+from toril.keyspace.names import NAME_RULES, Kind, NameRule, QueueName, QueueNames, make_queue_name
+from toril.keyspace.queue import QUEUE_SUFFIXES, QueueKeys
+from toril.keyspace.server import ServerKeys
+from toril.keyspace.slots import (
+    SLOTS,
+    InvalidName,
+    Key,
+    Placement,
+    SlotPlan,
+    SlotRange,
+    plan_slots,
+    slot_of,
+    split_slots,
+    tag_of,
+)
+
+KEY_SETS: Mapping[Kind, type[KeySet]] = {
+    "queue": QueueKeys,
+    "log": LogKeys,
+    "partition": PartitionKeys,
+    "server": ServerKeys,
+}
+"""The key set of each kind of keyspace; a script's header names the kind it works on."""
+
+__all__ = [
+    "KEY_SETS",
+    "LOG_METAS",
+    "NAME_RULES",
+    "QUEUE_SUFFIXES",
+    "SLOTS",
+    "InvalidName",
+    "Key",
+    "KeySet",
+    "Kind",
+    "LogKeys",
+    "NameRule",
+    "PartitionKeys",
+    "Placement",
+    "QueueKeys",
+    "QueueName",
+    "QueueNames",
+    "ServerKeys",
+    "SlotPlan",
+    "SlotRange",
+    "log_of",
+    "make_queue_name",
+    "plan_slots",
+    "slot_of",
+    "split_slots",
+    "tag_of",
+]
