@@ -15,8 +15,8 @@ from toril.runtime.slice import Slice
 AT_ONCE = Retry(attempts=3, first=0.001, longest=0.001)
 
 
-class Broken(EventHandler):
-    async def handle(self, event: AnyEvent, context: HandlerContext) -> None:
+class Broken(EventHandler[Any]):
+    async def handle(self, event: AnyEvent, context: HandlerContext) -> None:  # noqa: ARG002
         raise RuntimeError(f"no {event.data} today")
 
 
