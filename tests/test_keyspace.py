@@ -22,6 +22,8 @@ from toril.keyspace import (
     LogKeys,
     PartitionKeys,
     QueueKeys,
+    RateKeys,
+    SeatKeys,
     ServerKeys,
     SlotRange,
     plan_slots,
@@ -200,6 +202,8 @@ MAKERS: dict[Kind, Callable[[str], KeySet]] = {
     "queue": lambda name: QueueKeys(make_queue_name(name)),
     "log": LogKeys,
     "partition": lambda name: PartitionKeys(name, len(name), len(name)),
+    "seats": SeatKeys,
+    "rate": lambda name: RateKeys("join", name),
     "server": lambda _: ServerKeys(),
 }
 

@@ -12,6 +12,8 @@ from toril.keyspace.key_set import KeySet
 from toril.keyspace.log import LOG_METAS, LogKeys, PartitionKeys, log_of
 from toril.keyspace.names import NAME_RULES, Kind, NameRule, QueueName, QueueNames, make_queue_name
 from toril.keyspace.queue import QUEUE_SUFFIXES, QueueKeys
+from toril.keyspace.rate import RateKeys
+from toril.keyspace.seats import SEAT_HEADS, SeatKeys, seats_of
 from toril.keyspace.server import ServerKeys
 from toril.keyspace.slots import (
     SLOTS,
@@ -30,6 +32,8 @@ KEY_SETS: Mapping[Kind, type[KeySet]] = {
     "queue": QueueKeys,
     "log": LogKeys,
     "partition": PartitionKeys,
+    "seats": SeatKeys,
+    "rate": RateKeys,
     "server": ServerKeys,
 }
 """The key set of each kind of keyspace; a script's header names the kind it works on."""
@@ -39,6 +43,7 @@ __all__ = [
     "LOG_METAS",
     "NAME_RULES",
     "QUEUE_SUFFIXES",
+    "SEAT_HEADS",
     "SLOTS",
     "InvalidName",
     "Key",
@@ -51,12 +56,15 @@ __all__ = [
     "QueueKeys",
     "QueueName",
     "QueueNames",
+    "RateKeys",
+    "SeatKeys",
     "ServerKeys",
     "SlotPlan",
     "SlotRange",
     "log_of",
     "make_queue_name",
     "plan_slots",
+    "seats_of",
     "slot_of",
     "split_slots",
     "tag_of",
