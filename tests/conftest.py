@@ -1,27 +1,26 @@
-"""Servers for the whole suite: every test that touches Redis runs on each of them.
+"""Servers for the whole suite: every test that touches Redis runs on a standalone one and on a cluster.
 
-Standalone and a cluster of three masters and three replicas, of Valkey (from the wheel) and of Debian's
-Redis 7.0 where that is installed (``make test`` installs it).
+The cluster has three masters and three replicas. They are Valkey (from the wheel) and Debian's Redis 7.0
+where that is installed (``make test`` installs it); ``matrix.py`` says who runs on which.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.matrix import BINARIES, EVERY_SERVER, MATRIX, PRODUCTS, SCALE, left_out
 from toril import Connection, connect
 from toril.testing import Cluster, Server, cluster, standalone
 
-pytest_plugins = ["toril.testing.fixtures"]
+__all__ = ["MATRIX", "PRODUCTS", "SCALE", "SEED", "Servers", "emptied"]
 
-SCALE = float(os.environ.get("TORIL_TEST_SCALE", "1"))
-"""How much longer and larger the promise tests run: 1 for ``make test``, more for ``make storm``."""
+pytest_plugins = ["toril.testing.fixtures"]
 
 SEED = int(os.environ.setdefault("TORIL_TEST_SEED", str(random.SystemRandom().randrange(2**32))))
 """The same in all processes that tests run in."""
@@ -29,16 +28,13 @@ SEED = int(os.environ.setdefault("TORIL_TEST_SEED", str(random.SystemRandom().ra
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # A JVM that lives for a minute starts with half the work, and is never as fast as it could be.
 
-REDIS_7 = shutil.which("redis-server")
-BINARIES = {"valkey": None} | ({"redis": Path(REDIS_7)} if REDIS_7 else {})
-PRODUCTS = sorted(BINARIES, reverse=True)
-MATRIX = [f"{product}-{shape}" for product in PRODUCTS for shape in ("standalone", "cluster")]
-
 
 def pytest_report_header() -> list[str]:
+    each = "all for each test" if EVERY_SERVER or len(PRODUCTS) == 1 else "two of them for each test"
     return [
         f"toril: seed {SEED} (TORIL_TEST_SEED repeats it), scale {SCALE:g}",
-        f"toril: servers {', '.join(MATRIX)}" + ("" if REDIS_7 else " (redis-server is not installed)"),
+        f"toril: servers {', '.join(MATRIX)}, {each}"
+        + ("" if "redis" in PRODUCTS else " (redis-server is not installed)"),
     ]
 
 
@@ -58,11 +54,14 @@ PROMISES = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test that carries a promise's name is marked, so that ``make storm`` finds it."""
     for item in items:
         if any(promise in item.name for promise in PROMISES):
             item.add_marker("promise")
+    if others := set(left_out(items)):
+        items[:] = [item for item in items if item not in others]
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture
