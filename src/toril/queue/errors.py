@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from toril.errors import TorilError
+from toril.handler import UnrecoverableError as UnrecoverableError
 
 
 class QueueError(TorilError):
@@ -77,10 +78,6 @@ def error_of(code: int, verb: str, *, job: str = "", parent: str = "", state: st
 
 
 # ---------------------------------------------------------------------------- raised by handlers
-
-
-class UnrecoverableError(TorilError):
-    """Raise it in a handler: the job fails at once, without further attempts."""
 
 
 class RateLimitError(TorilError):

@@ -50,6 +50,12 @@ class JobData:
         options: dict[str, Any] = self._opts
         return options
 
+    @property
+    def trace_context(self) -> str | None:
+        """The trace that added it (option ``tm``), as OpenTelemetry carries it."""
+        carried = self.opts.get("tm")
+        return carried if isinstance(carried, str) else None
+
     def _number(self, name: bytes, default: int = 0) -> int:
         raw = self.fields.get(name)
         if raw is None:

@@ -28,7 +28,7 @@ from toril.connection import (
     connect,
 )
 from toril.errors import InvalidValue, TorilError
-from toril.handler import Handler, UnfitPayload
+from toril.handler import Handler, HandlerFailed, Runner, UnfitPayload
 from toril.keyspace import QueueKeys
 from toril.queue.errors import (
     DelayedError,
@@ -45,8 +45,6 @@ from toril.queue.outcomes import BackoffStrategy, Delayed, HandedBack, Outcome, 
 from toril.queue.queue import client_name
 from toril.queue.store import Clock, QueueStore, StepResult, TakeOptions, wall_clock
 from toril.queue.worker.iteration import make_next_run
-from toril.queue.worker.process import HandlerFailed
-from toril.queue.worker.run import Runner
 from toril.queue.worker.verdict import unrecoverable_reason
 
 if TYPE_CHECKING:  # it needs OpenTelemetry, which is an extra

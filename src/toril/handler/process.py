@@ -13,9 +13,12 @@ from multiprocessing.connection import Connection as Pipe
 from typing import Any, NamedTuple
 
 from toril.errors import TorilError
-from toril.queue.errors import UnrecoverableError
+from toril.handler.errors import BudgetExceeded, PolicyDenied, TransientError, UnrecoverableError
 
 _context = multiprocessing.get_context("spawn")
+
+_STATED = (BudgetExceeded, PolicyDenied, UnrecoverableError, TransientError)
+"""Failures whose kind the worker must know, the narrow ones first."""
 
 
 class HandlerFailed(TorilError):
@@ -87,8 +90,7 @@ class HandlerProcess:
             raise
         if what == "done":
             return value
-        reason, trace, unrecoverable = value
-        raise UnrecoverableError(reason) if unrecoverable else HandlerFailed(reason, trace)
+        raise _failure(*value)
 
     async def _receive(self) -> Any:
         """The next message. Waits on the pipe's descriptor, so it can be cancelled."""
@@ -125,6 +127,14 @@ class HandlerProcess:
             self._pipe = None
 
 
+def _failure(reason: str, trace: str, kind: int | None, retry_after: float | None) -> TorilError:
+    """What a handler in a process has raised, as this process raises it."""
+    if kind is None:
+        return HandlerFailed(reason, trace)
+    stated = _STATED[kind]
+    return TransientError(reason, retry_after) if stated is TransientError else stated(reason)
+
+
 def _leave_with_parent() -> None:
     """End this process when its worker's is gone, however that ended: nobody would stop it otherwise."""
     parent = multiprocessing.parent_process()
@@ -149,9 +159,11 @@ def _serve(pipe: Pipe) -> None:
             remote = RemoteJob(job_id, job_name, data, attempts_made, pipe.send)
             answer: Any = ("done", function(remote, *args))
         except Exception as problem:  # noqa: BLE001 - whatever a handler raises is its job's failure
-            unrecoverable = isinstance(problem, UnrecoverableError)
-            answer = ("failed", (str(problem), traceback.format_exc(), unrecoverable))
+            kind = next((at for at, stated in enumerate(_STATED) if isinstance(problem, stated)), None)
+            after = getattr(problem, "retry_after", None)
+            answer = ("failed", (str(problem), traceback.format_exc(), kind, after))
         try:
             pipe.send(answer)
         except Exception as problem:  # noqa: BLE001 - a result that cannot be sent
-            pipe.send(("failed", (f"the result cannot be handed over: {problem}", "", True)))
+            reason = f"the result cannot be handed over: {problem}"
+            pipe.send(("failed", (reason, "", _STATED.index(UnrecoverableError), None)))

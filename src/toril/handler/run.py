@@ -7,17 +7,49 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, Protocol
 
 from toril.errors import TorilError
-from toril.handler import Handler
-from toril.queue.errors import QueueError
-from toril.queue.handle import Job
-from toril.queue.worker.process import HandlerProcess, Told
+from toril.handler.handler import Handler
+from toril.handler.process import HandlerProcess, Told
 
 
 class TimedOut(TorilError):
     """A handler took longer than its timeout."""
+
+
+class HandlerStopped(TorilError):
+    """A handler's thread has ended itself, as ``sys.exit()`` does."""
+
+
+class Runnable(Protocol):
+    """What a job needs, for a handler to be run on it anywhere."""
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+
+    @property
+    def name(self) -> str:
+        """By which its handler is found."""
+
+    @property
+    def data(self) -> Any:
+        """What it is about."""
+
+    @property
+    def attempts_made(self) -> int:
+        """Runs that have failed so far."""
+
+    @property
+    def trace_context(self) -> str | None:
+        """The trace that added it, as OpenTelemetry carries it."""
+
+    async def update_progress(self, progress: Any) -> None:
+        """Tell how far it is."""
+
+    async def log(self, line: str) -> Any:
+        """Add a line to its log."""
 
 
 class Runner:
@@ -27,7 +59,7 @@ class Runner:
         self._idle: list[HandlerProcess] = []
         self._busy: set[HandlerProcess] = set()
 
-    async def run(self, handler: Handler, job: Job) -> Any:
+    async def run(self, handler: Handler, job: Runnable) -> Any:
         """What the handler returns. Cancelling this stops it (a thread goes on until it ends by itself)."""
         args: tuple[Any, ...] = ()
         if handler.takes_data and not handler.in_process:
@@ -43,7 +75,7 @@ class Runner:
                 raise TimedOut(f"timed out after {handler.timeout:g} s") from None
             raise  # the handler's own
 
-    def _call(self, handler: Handler, job: Job, args: tuple[Any, ...]) -> Awaitable[Any]:
+    def _call(self, handler: Handler, job: Runnable, args: tuple[Any, ...]) -> Awaitable[Any]:
         if handler.in_process:
             return self._in_process(handler, job)
         if handler.is_async:
@@ -51,7 +83,7 @@ class Runner:
             return called
         return _in_thread(handler, job, args)
 
-    async def _in_process(self, handler: Handler, job: Job) -> Any:
+    async def _in_process(self, handler: Handler, job: Runnable) -> Any:
         args = (handler.payload(job.data),) if handler.takes_data else ()
 
         async def told(message: Told) -> None:
@@ -78,7 +110,7 @@ class Runner:
 class ThreadJob:
     """A job as a handler in a thread sees it: what is awaited elsewhere, is simply called here."""
 
-    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, job: Runnable, loop: asyncio.AbstractEventLoop) -> None:
         self._job = job
         self._loop = loop
 
@@ -93,7 +125,7 @@ class ThreadJob:
         return call
 
 
-async def _in_thread(handler: Handler, job: Job, args: tuple[Any, ...]) -> Any:
+async def _in_thread(handler: Handler, job: Runnable, args: tuple[Any, ...]) -> Any:
     """A thread for each run: one that outlives its timeout must not keep others from starting."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
@@ -111,7 +143,7 @@ async def _in_thread(handler: Handler, job: Job, args: tuple[Any, ...]) -> Any:
         except Exception as raised:  # noqa: BLE001 - it is handed on
             problem = raised
         except BaseException as raised:  # noqa: BLE001 - as sys.exit() does: it ends a run, not the worker
-            problem = QueueError(f"the handler's thread was ended by {raised!r}")
+            problem = HandlerStopped(f"the handler's thread was ended by {raised!r}")
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, value, problem)
 
