@@ -22,8 +22,8 @@ class HandlerStopped(TorilError):
     """A handler's thread has ended itself, as ``sys.exit()`` does."""
 
 
-class Runnable(Protocol):
-    """What a job needs, for a handler to be run on it anywhere."""
+class Known(Protocol):
+    """What is known of a job."""
 
     @property
     def id(self) -> str:
@@ -44,6 +44,10 @@ class Runnable(Protocol):
     @property
     def trace_context(self) -> str | None:
         """The trace that added it, as OpenTelemetry carries it."""
+
+
+class Runnable(Known, Protocol):
+    """What a job needs, for a handler to be run on it anywhere."""
 
     async def update_progress(self, progress: Any) -> None:
         """Tell how far it is."""

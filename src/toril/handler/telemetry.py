@@ -14,7 +14,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from toril import codec
-from toril.handler.run import Runnable
+from toril.handler.run import Known
 
 
 class JobTelemetry:
@@ -64,7 +64,7 @@ class JobTelemetry:
         trace.get_current_span().set_attributes(dict(attributes))
 
     @contextmanager
-    def processing(self, queue: str, job: Runnable) -> Iterator[Span]:
+    def processing(self, queue: str, job: Known) -> Iterator[Span]:
         """A span for a run of a job; what its handler raises is recorded in it."""
         attributes = self._attributes(queue, "process", "process") | {
             "messaging.message.id": job.id,
@@ -88,7 +88,7 @@ class JobTelemetry:
                 raise
 
 
-def _links(job: Runnable) -> list[Link]:
+def _links(job: Known) -> list[Link]:
     carried = job.trace_context
     if carried is None:
         return []
