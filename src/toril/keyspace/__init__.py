@@ -13,6 +13,7 @@ from toril.keyspace.log import LOG_METAS, LogKeys, PartitionKeys, log_of
 from toril.keyspace.names import NAME_RULES, Kind, NameRule, QueueName, QueueNames, make_queue_name
 from toril.keyspace.queue import QUEUE_SUFFIXES, QueueKeys
 from toril.keyspace.rate import RateKeys
+from toril.keyspace.room import MOST_SHARDS, ROOM_METAS, RoomKeys, room_of
 from toril.keyspace.seats import SEAT_HEADS, SeatKeys, seats_of
 from toril.keyspace.server import ServerKeys
 from toril.keyspace.slots import (
@@ -32,6 +33,7 @@ KEY_SETS: Mapping[Kind, type[KeySet]] = {
     "queue": QueueKeys,
     "log": LogKeys,
     "partition": PartitionKeys,
+    "room": RoomKeys,
     "seats": SeatKeys,
     "rate": RateKeys,
     "server": ServerKeys,
@@ -41,8 +43,10 @@ KEY_SETS: Mapping[Kind, type[KeySet]] = {
 __all__ = [
     "KEY_SETS",
     "LOG_METAS",
+    "MOST_SHARDS",
     "NAME_RULES",
     "QUEUE_SUFFIXES",
+    "ROOM_METAS",
     "SEAT_HEADS",
     "SLOTS",
     "InvalidName",
@@ -57,6 +61,7 @@ __all__ = [
     "QueueName",
     "QueueNames",
     "RateKeys",
+    "RoomKeys",
     "SeatKeys",
     "ServerKeys",
     "SlotPlan",
@@ -64,6 +69,7 @@ __all__ = [
     "log_of",
     "make_queue_name",
     "plan_slots",
+    "room_of",
     "seats_of",
     "slot_of",
     "split_slots",
