@@ -27,7 +27,6 @@ async def storm(rng: random.Random, blows: list[Blow], *, seconds: float = STORM
         await asyncio.sleep(rng.uniform(0.1, 0.4))
         await blows[dealt % len(blows)]()
         dealt += 1
-    await asyncio.sleep(0.3)
     return dealt
 
 

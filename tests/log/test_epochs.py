@@ -218,27 +218,28 @@ async def test_a_reader_that_has_not_crossed_yet_goes_on_when_the_old_epoch_was_
                 seen.extend(entry.version for entry in batch.entries)
                 await batch.done()
 
-    async def until(versions: list[int]) -> None:
-        for _ in range(100):
-            if seen == versions:
-                break
-            await asyncio.sleep(0.05)
-        assert seen == versions
+    async def all_read() -> bool:
+        """Whether there is a reader in every partition, and it has come to its end."""
+        found = await log.standings()
+        return all(each.readers and not any(map(each.backlog, each.readers)) for each in found)
+
+    async def until_seen(versions: list[int]) -> None:
+        await until(lambda: reading.done() or seen == versions)
         assert not reading.done()
 
     reading = asyncio.create_task(read())
-    await asyncio.sleep(0.1)
+    await until(all_read)
     await log.append(order(1), [b"a"])
-    await until([1])
-    await asyncio.sleep(0.1)
+    await until_seen([1])
+    await until(all_read)
     await log.resize(3)
     await log.trim()
     assert await log.drop_epoch() is not None
     await log.append(order(1), [b"b"])
-    await until([1, 2])
-    await asyncio.sleep(1)
+    await until_seen([1, 2])
+    await asyncio.sleep(1)  # as long as it may be silent: also here it is known to be there
     await log.append(order(1), [b"c"])
-    await until([1, 2, 3])
+    await until_seen([1, 2, 3])
     reading.cancel()
     await asyncio.wait([reading])
 
@@ -251,11 +252,12 @@ async def test_upkeep_removes_epochs_that_are_over(redis: Connection) -> None:
         async for batch in reader.until_now():
             await batch.done()
     await log.resize(3)
+
+    async def removed() -> bool:
+        return (await log.layout(anew=True)).oldest == 2
+
     async with log.upkeep(0.05):
-        for _ in range(100):
-            if (await log.layout(anew=True)).oldest == 2:
-                break
-            await asyncio.sleep(0.05)
+        await until(removed)
     assert [epoch.number for epoch in (await log.layout(anew=True)).epochs] == [2]
 
 
