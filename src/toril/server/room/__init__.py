@@ -1,0 +1,1 @@
+"""The waiting room over HTTP: its API, its page, its metrics."""
