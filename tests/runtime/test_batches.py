@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import MATRIX, Servers
-from tests.runtime.test_processors import Place, handler, order, place_of, until
+from tests.runtime.parts import Place, handler, order, place_of
+from tests.waiting import until
 from toril.events import AnyEvent, BatchEventHandler, HandlerContext, HandlerError
 
 

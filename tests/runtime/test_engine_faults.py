@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.conftest import PRODUCTS, Servers, emptied
-from tests.runtime.test_processors import (
-    QUICK,
-    Place,
-    Recorder,
-    handler,
-    order,
-    place_of,
-    projection,
-    state_of,
-    until,
-)
+from tests.runtime.parts import QUICK, Place, Recorder, handler, order, place_of, projection, state_of
+from tests.waiting import until
 from toril import Connection, connect
 from toril.events import AnyEvent, HandlerContext, HandlerError, NewEvent
 from toril.log import Log
 from toril.log.entry import Partition, Position
 from toril.log.errors import ReaderFenced, WrongPosition
+from toril.runtime import reading
 from toril.runtime.backend import Begin, Change, Done, Lease, Loaded, More, Park, Resume, Trouble
 from toril.runtime.engine import EngineOptions
 from toril.runtime.redis import RedisBackend
@@ -345,7 +336,8 @@ async def test_a_worker_that_ends_waits_for_what_runs_and_gives_back_what_it_has
     assert (lease.position.ordinal, lease.deaths) == (1, 0)
 
 
-async def test_bells_of_a_new_epoch_are_heard(servers: Servers) -> None:
+async def test_bells_of_a_new_epoch_are_heard(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LOOK_ANYWAY", 60.0)  # events would not be found without
     recorder = Recorder()
     async with place_of(STANDALONE, servers) as place:
         backend = place.backend
@@ -356,27 +348,40 @@ async def test_bells_of_a_new_epoch_are_heard(servers: Servers) -> None:
             await backend.log.resize(6)
             await until(lambda: len(worker.engines[0].slices) == 6)
             assert all(one.epoch == 2 for one in worker.engines[0].slices)
-            await asyncio.sleep(0.2)
-            waited = []
-            for number in range(12):
-                started = time.monotonic()
-                await place.put(order(number + 10), 1)
-                await until(lambda number=number: recorder.versions(number + 10) == [1])  # type: ignore[misc]
-                waited.append(time.monotonic() - started)
-            assert sorted(waited)[6] < 0.2, waited
+            for number in range(10, 22):
+                await place.put(order(number), 1)
+                await until(lambda number=number: recorder.versions(number) == [1])  # type: ignore[misc]
 
 
 async def test_order_kept_pausing_a_tenant_forgets_no_attempts(place: Place) -> None:
-    async def act(_: AnyEvent, __: HandlerContext) -> None:
+    gate = asyncio.Event()
+
+    async def act(_: AnyEvent, context: HandlerContext) -> None:
+        if context.attempt == 2:
+            await gate.wait()
         raise HandlerError("never")
 
     recorder = Recorder(act)
     work = handler(recorder, retry=QUICK)
     await place.put(order(1), 1)
     async with place.worker(work) as worker:
-        await until(lambda: worker.engines[0].counts.retried >= 1)
+        engine = worker.engines[0]
+        desk = engine._desk
+
+        def put_off() -> bool:
+            """Whether it is tried later than its retries would have it."""
+            return any(
+                due > desk.due(2 * QUICK.longest)
+                for part in engine.slices.values()
+                for due in part.parked.values()
+            )
+
+        await until(lambda: recorder.attempts["1", 1] == 2)
         await place.backend.pause("tenant acme", on=True)
-        await asyncio.sleep(0.8)
+        await until(lambda: desk.tenant_is_paused(order(1).key))
+        gate.set()
+        await until(put_off)
+        assert recorder.attempts["1", 1] == 2
         await place.backend.pause("tenant acme", on=False)
-        await until(lambda: worker.engines[0].counts.failed == 1)
+        await until(lambda: engine.counts.failed == 1)
     assert recorder.attempts["1", 1] == QUICK.attempts

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import PRODUCTS, SCALE, Servers, emptied
 from tests.queue.audit import until
-from tests.runtime.test_processors import QUICK, Recorder, Total
+from tests.runtime.parts import QUICK, Recorder, Total
 from toril.events import AnyEvent, HandlerContext, NewEvent
 from toril.runtime import EngineOptions, EventSourcing, RegisteredPipeline
 from toril.stores.sqlite import SqliteColdStore

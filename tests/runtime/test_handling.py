@@ -7,7 +7,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from tests.runtime.test_processors import Place, Recorder, handler, order, until
+from tests.runtime.parts import Place, Recorder, handler, order
+from tests.waiting import until
 from toril.events import AnyEvent, HandlerContext
 from toril.log.entry import START, Partition
 from toril.runtime.backend import Lease

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 from tests.conftest import SCALE
-from tests.runtime.test_processors import Place, Recorder, handler, order
+from tests.runtime.parts import Place, Recorder, handler, order
 from toril.runtime.memory import MemoryBackend
 
 

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from tests.conftest import MATRIX, Servers, emptied
-from tests.runtime.test_processors import QUICK, Recorder, Total, until
+from tests.runtime.parts import QUICK, Recorder, Total
+from tests.waiting import until
 from toril.aggregate import Aggregate
 from toril.events import (
     AnyEvent,

@@ -3,123 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.conftest import MATRIX, Servers, emptied
-from toril import connect
+from tests.conftest import MATRIX, Servers
+from tests.runtime.parts import Place, Recorder, handler, order, place_of, projection, state_of
+from tests.waiting import until
 from toril.aggregate import Aggregate
-from toril.events import AnyEvent, EventHandler, FoldProjection, HandlerContext, HandlerError, NewEvent
-from toril.events.stores import EventStore
-from toril.log import Log
-from toril.runtime.backend import Backend
-from toril.runtime.engine import EngineOptions
+from toril.events import AnyEvent, HandlerContext, HandlerError, NewEvent
+from toril.runtime.decisions import Decision
 from toril.runtime.handling import AT_ONCE
-from toril.runtime.memory import MemoryBackend
-from toril.runtime.redis import RedisBackend
-from toril.runtime.work import HandlerWork, ProjectionWork, Retry, Work
+from toril.runtime.work import Work
 from toril.runtime.worker import ProcessorWorker
-from toril.stores import LogEventStore
-
-QUICK = Retry(attempts=3, first=0.02, longest=0.05)
-OPTIONS = EngineOptions(lease=2.0, grace=2.0)
-
-
-class Place:
-    """Where a test runs: events are appended to the store, and processed by workers on the backend."""
-
-    def __init__(self, store: EventStore, backend: Backend) -> None:
-        self.store = store
-        self.backend = backend
-
-    async def put(self, aggregate: Aggregate, *numbers: int) -> None:
-        await self.store.append(aggregate, [NewEvent(type="numbered", data=number) for number in numbers])
-
-    def worker(self, *works: Work) -> ProcessorWorker:
-        return ProcessorWorker(self.backend, works, OPTIONS)
-
-
-@asynccontextmanager
-async def place_of(kind: str, servers: Servers) -> AsyncIterator[Place]:
-    if kind == "inline":
-        memory = MemoryBackend()
-        yield Place(memory, memory)
-        return
-    async with connect(emptied(servers.get(kind)).url) as redis, Log(redis, partitions=4) as log:
-        yield Place(LogEventStore(log), RedisBackend(log))
 
 
 @pytest.fixture(params=["inline", *MATRIX])
 async def place(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterator[Place]:
     async with place_of(request.param, servers) as made:
         yield made
-
-
-def order(number: int, tenant: str = "acme") -> Aggregate:
-    return Aggregate(tenant, "order", str(number))
-
-
-class Recorder(EventHandler[Any]):
-    """Notes what it was given; does what ``act`` says."""
-
-    def __init__(self, act: Callable[[AnyEvent, HandlerContext], Awaitable[None]] | None = None) -> None:
-        self.seen: list[tuple[str, int]] = []
-        self.attempts: dict[tuple[str, int], int] = defaultdict(int)
-        self._act = act
-
-    async def handle(self, event: AnyEvent, context: HandlerContext) -> None:
-        self.attempts[event.aggregate_id, event.version] += 1
-        if self._act is not None:
-            await self._act(event, context)
-        self.seen.append((event.aggregate_id, event.version))
-
-    def versions(self, number: int) -> list[int]:
-        return [version for ident, version in self.seen if ident == str(number)]
-
-
-def handler(recorder: EventHandler[Any], name: str = "handler", **more: Any) -> HandlerWork:
-    made: dict[str, Any] = {"retry": QUICK, **more}
-    return HandlerWork(pipeline="orders", name=name, aggregate_type="order", handler=recorder, **made)
-
-
-async def until(true: Callable[[], bool | Awaitable[bool]], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            met = true()
-            if met if isinstance(met, bool) else await met:
-                return
-            await asyncio.sleep(0.01)
-
-
-class Total(FoldProjection[dict[str, int]]):
-    name = "total"
-    state_type = dict[str, int]
-
-    def initial(self) -> dict[str, int]:
-        return {"sum": 0, "events": 0}
-
-    def apply(self, state: dict[str, int], event: AnyEvent) -> dict[str, int]:
-        if event.data == "broken":
-            raise ValueError("broken")
-        return {"sum": state["sum"] + event.data, "events": state["events"] + 1}
-
-
-def projection(**more: Any) -> ProjectionWork:
-    made: dict[str, Any] = {"retry": QUICK, **more}
-    return ProjectionWork(pipeline="orders", name="total", aggregate_type="order", projection=Total(), **made)
-
-
-async def state_of(place: Place, aggregate: Aggregate, work: ProjectionWork) -> Any:
-    partitions = await place.backend.partitions()
-    for partition in partitions:
-        (found,) = await place.backend.load(work.processor, partition, [aggregate.key])
-        if found.state is not None:
-            return work.projection.decode(found.state)
-    return None
 
 
 async def test_order_kept_events_of_an_aggregate_run_in_order(place: Place) -> None:
@@ -201,10 +103,10 @@ async def test_event_2_fails_3_waits_others_go_on_and_after_a_fix_it_is_processe
         assert recorder.versions(2) == [1, 2, 3]
     # Another worker finds it as it was left.
     fixed = True
-    from toril.runtime.decisions import Decision
-
-    async with place.worker(work):
-        await asyncio.sleep(0.2)
+    async with place.worker(work) as worker:
+        await has_all(place, worker)
+        await place.put(order(2), 1)
+        await until(lambda: recorder.versions(2) == [1, 2, 3, 4])
         assert recorder.versions(1) == [1]
         decision = Decision(processor=work.processor, aggregate_type="order", version=2, decision="retry")
         await place.store.append(Decision.home(order(1)), [decision.to_event()])
@@ -214,12 +116,17 @@ async def test_event_2_fails_3_waits_others_go_on_and_after_a_fix_it_is_processe
         await until(lambda: recorder.versions(1) == [1, 2, 3, 4, 5])
 
 
+async def has_all(place: Place, worker: ProcessorWorker) -> None:
+    """Return when a worker has all partitions, and has read all that was there."""
+    partitions = await place.backend.partitions()
+    await until(lambda: worker.engines[0].slices.keys() == set(partitions))
+    await until(lambda: place_backlog_done(place, worker.engines[0].work))
+
+
 async def test_a_failed_event_can_be_skipped(place: Place) -> None:
     work = projection()
     await place.store.append(order(1), [NewEvent(type="n", data=value) for value in (1, "broken", 5)])
     await place.put(order(2), 1)
-    from toril.runtime.decisions import Decision
-
     async with place.worker(work) as worker:
         engine = worker.engines[0]
         await until(lambda: engine.counts.failed == 1)
@@ -315,21 +222,21 @@ async def test_tenants_take_turns(place: Place) -> None:
 
 
 async def test_a_paused_processor_and_a_paused_tenant_wait(place: Place) -> None:
-    recorder = Recorder()
+    recorder, other = Recorder(), Recorder()
     work = handler(recorder)
     await place.backend.pause("tenant acme", on=True)
     await place.put(order(1), 1, 2)
     await place.put(order(1, "other"), 1)
-    async with place.worker(work):
-        await until(lambda: len(recorder.seen) == 1)
-        await asyncio.sleep(0.3)
+    async with place.worker(work, handler(other, "other")) as worker:
+        engine = worker.engines[0]
+        await until(lambda: len(recorder.seen) == 1 and engine.counts.parked >= 1)
         assert len(recorder.seen) == 1
         await place.backend.pause("tenant acme", on=False)
-        await until(lambda: len(recorder.seen) == 3)
+        await until(lambda: len(recorder.seen) == len(other.seen) == 3)
         await place.backend.pause(f"processor {work.processor}", on=True)
-        await asyncio.sleep(1.0)
+        await until(engine._desk.is_paused)
         await place.put(order(3), 1)
-        await asyncio.sleep(0.3)
+        await until(lambda: len(other.seen) == 4)
         assert len(recorder.seen) == 3
         await place.backend.pause(f"processor {work.processor}", on=False)
         await until(lambda: len(recorder.seen) == 4)

@@ -9,8 +9,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from tests.conftest import Servers, emptied
+from tests.runtime.parts import QUICK, Recorder, Total
 from tests.runtime.test_pipelines import PlaceOrder
-from tests.runtime.test_processors import QUICK, Recorder, Total, until
+from tests.waiting import until
 from toril.events import AnyEvent, HandlerContext, HandlerError
 from toril.runtime import EventSourcing
 from toril.runtime.telemetry import RuntimeTelemetry

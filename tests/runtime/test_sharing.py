@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import PRODUCTS, SCALE, Servers, emptied
 from tests.queue.audit import until
-from tests.runtime.test_processors import Recorder, handler, order, place_of
+from tests.runtime.parts import Recorder, handler, order, place_of
 from toril import connect
 from toril.events import AnyEvent, HandlerContext, NewEvent
 from toril.log import Log
