@@ -54,11 +54,20 @@ PROMISES = (
 )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # files are given to processes in the order of the collection
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test that carries a promise's name is marked, so that ``make storm`` finds it."""
+    """A test that carries a promise's name is marked, so that ``make storm`` finds it.
+
+    Files with such tests come first: they are the long ones, and one that is begun last is waited for.
+    """
     for item in items:
         if any(promise in item.name for promise in PROMISES):
             item.add_marker("promise")
+    long = {item.path for item in items if item.get_closest_marker("promise")}
+    items.sort(key=lambda item: item.path not in long)
     if others := set(left_out(items)):
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)
