@@ -1,0 +1,49 @@
+"""The order in which those are let in who came before a room opened: drawn by a seed, for anybody to check.
+
+Each ticket's number is signed with the seed (HMAC-SHA256), and the tickets are sorted by that. The seed was
+committed to before the first ticket was given, so nobody could choose it to suit a ticket; it is told when
+the room opens, so everybody can draw the order again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Iterator, Sequence
+
+from toril.errors import InvalidValue
+from toril.room.settings import Seed
+from toril.room.snapshot import STRETCH
+from toril.room.ticket import Lane
+
+
+def lot(seed: str, lane: Lane, shard: int, ticket: int) -> bytes:
+    """What a ticket has drawn: the smaller, the earlier its turn."""
+    return hmac.digest(bytes.fromhex(seed), f"{lane}.{shard}.{ticket}".encode(), hashlib.sha256)
+
+
+def drawn_order(seed: str, lane: Lane, first: int, last: int, shard: int = 0) -> list[int]:
+    """The tickets from ``first`` to ``last`` of one shard, in the order in which they are let in."""
+    return sorted(range(first, last + 1), key=lambda ticket: lot(seed, lane, shard, ticket))
+
+
+def verify_place(
+    seed: str, commitment: str, lane: Lane, first: int, last: int, ticket: int, place: int
+) -> bool:
+    """Whether the place of a ticket is the one that its seed drew, and the seed the one committed to."""
+    if Seed(seed).commitment != commitment:
+        return False
+    if not first <= ticket <= last:
+        raise InvalidValue("ticket", ticket, f"one of those that were shuffled, {first} to {last}")
+    return drawn_order(seed, lane, first, last).index(ticket) + first == place
+
+
+def stretches(order: Sequence[int], placed: int) -> Iterator[tuple[int, bytes]]:
+    """The order in parts that end where stretches of places end: the place before a part, and its tickets."""
+    at = 0
+    while at < len(order):
+        size = STRETCH - (placed + at) % STRETCH
+        part = order[at : at + size]
+        yield placed + at, struct.pack(f">{len(part)}I", *part)
+        at += len(part)

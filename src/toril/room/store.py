@@ -1,0 +1,202 @@
+"""The one door to the state of a room, or of one of its shards: each method is one script, or one command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from toril.connection import Connection, Durability, Script, load_script
+from toril.connection.durability import Level
+from toril.connection.errors import CommandRefused
+from toril.connection.wire import Argument
+from toril.keyspace import RoomKeys
+from toril.room.errors import IdempotencyConflict, NoSuchLane, NoSuchRoom, RoomClosed, RoomFull
+from toril.room.snapshot import Snapshot
+from toril.room.ticket import Lane, Ticket, Token
+
+_ERRORS: Mapping[str, type[CommandRefused]] = {
+    "NOROOM": NoSuchRoom,
+    "NOLANE": NoSuchLane,
+    "CLOSED": RoomClosed,
+    "FULL": RoomFull,
+    "CONFLICT": IdempotencyConflict,
+}
+
+
+class Scripts:
+    """The scripts of this room: Toril's own, or others from a folder."""
+
+    def __init__(self, folder: Traversable | None = None) -> None:
+        def load(verb: str) -> Script:
+            return load_script(f"room/{verb}", folder, errors=_ERRORS)
+
+        self.join, self.touch, self.enter, self.renew = map(load, ("join", "touch", "enter", "renew"))
+        self.leave, self.redeem, self.admit, self.start = map(load, ("leave", "redeem", "admit", "start"))
+        self.place, self.configure, self.stats, self.reset = map(
+            load, ("place", "configure", "stats", "reset")
+        )
+
+
+SCRIPTS = Scripts()
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What one step of admission did."""
+
+    admitted: int = 0
+    ghosts: int = 0
+    """Dropped, because nothing was heard of them."""
+    ended: int = 0
+    """Admissions whose time was over."""
+    more: bool = False
+    """Whether there is more to do at once."""
+    version: int = 0
+    """Of the snapshot."""
+    phase: str = "open"
+    resetting: bool = False
+
+    def __add__(self, other: Tick) -> Tick:
+        return Tick(
+            self.admitted + other.admitted,
+            self.ghosts + other.ghosts,
+            self.ended + other.ended,
+            other.more,
+            other.version,
+            other.phase,
+            other.resetting,
+        )
+
+
+class ShardStore:
+    """See the module's text."""
+
+    __slots__ = ("_redis", "_scripts", "keys", "room", "shard")
+
+    def __init__(
+        self, redis: Connection, room: str, shard: int | None = None, scripts: Scripts = SCRIPTS
+    ) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self.room = room
+        self.shard = shard or 0
+        self.keys = RoomKeys(room, shard)
+
+    async def _run(self, script: Script, *args: Argument, **how: Any) -> Any:
+        return await self._redis.run(script, self.keys, *args, **how)
+
+    def _ticket(self, said: Sequence[bytes] | None, *, repeated: bool = False) -> Ticket | None:
+        return None if said is None else Ticket.read(self.room, self.shard, said, repeated=repeated)
+
+    async def join(
+        self,
+        lane: Lane,
+        secret: str,
+        user: str,
+        key: str,
+        fingerprint: str,
+        durability: Durability | Level = "memory",
+    ) -> Ticket:
+        """A ticket, new or the one there was."""
+        # A repeat finds the first ticket by its key or its user. Where there is neither, a repeat after a
+        # lost answer leaves a ticket that nobody asks for: a ghost.
+        new, said = await self._run(
+            self._scripts.join, lane, secret, user, key, fingerprint, durability=durability, repeatable=True
+        )
+        return Ticket.read(self.room, self.shard, said, repeated=new == 0)
+
+    async def touch(self, tokens: Sequence[Token]) -> tuple[int, int, list[Ticket | None]]:
+        """The snapshot's version, the time, and the tickets; None for those that are not known."""
+        args = [part for token in tokens for part in (token.lane, token.ticket, token.secret)]
+        version, now, *said = await self._run(self._scripts.touch, *args, repeatable=True)
+        return int(version), int(now), [self._ticket(one) for one in said]
+
+    async def enter(self, token: Token) -> Ticket | None:
+        """Enter, where it was let in; the ticket as it is then."""
+        return self._ticket(
+            await self._run(self._scripts.enter, token.lane, token.ticket, token.secret, repeatable=True)
+        )
+
+    async def renew(self, token: Token) -> Ticket | None:
+        """Stay longer, where it has entered; the ticket as it is then."""
+        return self._ticket(
+            await self._run(self._scripts.renew, token.lane, token.ticket, token.secret, repeatable=True)
+        )
+
+    async def leave(self, token: Token) -> Ticket | None:
+        """Give a ticket back; the ticket as it is then."""
+        return self._ticket(
+            await self._run(
+                self._scripts.leave, token.lane, token.ticket, token.secret, "left", repeatable=True
+            )
+        )
+
+    async def revoke(self, lane: Lane, ticket: int) -> Ticket | None:
+        """Take a ticket away; the ticket as it is then."""
+        return self._ticket(
+            await self._run(self._scripts.leave, lane, ticket, "", "revoked", repeatable=True)
+        )
+
+    async def redeem(self, lane: Lane, ticket: int, by: str) -> Ticket | None:
+        """Use an admission, where nobody has; the ticket as it is then."""
+        return self._ticket(await self._run(self._scripts.redeem, lane, ticket, by, repeatable=True))
+
+    async def ticket_of(self, user: str) -> tuple[Lane, int] | None:
+        """The ticket that a user has."""
+        said = await self._redis.command("GET", self.keys.user(user))
+        if said is None:
+            return None
+        lane, number = said.decode().split(" ")
+        return ("vip" if lane == "vip" else "main"), int(number)
+
+    async def admit(self, steps: int) -> Tick:
+        """One step of admission."""
+        admitted, ghosts, ended, more, version, phase, resetting = await self._run(
+            self._scripts.admit, steps, repeatable=True
+        )
+        return Tick(admitted, ghosts, ended, bool(more), version, phase.decode(), bool(resetting))
+
+    async def start(self) -> str:
+        """Open a room that gathers; the phase it is in then."""
+        phase: bytes = await self._run(self._scripts.start, repeatable=True)
+        return phase.decode()
+
+    async def place(self, lane: Lane, placed: int, packed: bytes) -> tuple[int, int]:
+        """Write down a part of the shuffled order; places that are written down, and places there are."""
+        now, of = await self._run(self._scripts.place, lane, placed, packed, repeatable=True)
+        return int(now), int(of)
+
+    async def configure(self, how: str, fields: Mapping[str, str]) -> bool:
+        """Make a room (``create``) or change it (``change``); whether that was so."""
+        args = [part for pair in fields.items() for part in pair]
+        return bool(await self._run(self._scripts.configure, how, *args, repeatable=True))
+
+    async def reset(self, steps: int, phase: str, seed: str, commitment: str) -> int:
+        """One step of sending everybody away; how many went, 0 when it is done."""
+        ended: int = await self._run(self._scripts.reset, steps, phase, seed, commitment, repeatable=True)
+        return ended
+
+    async def look(self) -> tuple[int, dict[str, str], dict[str, tuple[dict[str, int], int]]]:
+        """The time, the settings, and for each lane its counters and how many are inside."""
+        now, meta, *lanes = await self._run(self._scripts.stats)
+        if not meta:
+            raise NoSuchRoom(f"NOROOM there is no room {self.room!r}")
+        return (
+            int(now),
+            {name: value.decode() for name, value in _pairs(meta).items()},
+            {
+                lane.decode(): ({name: int(value) for name, value in _pairs(line).items()}, active)
+                for lane, line, active in lanes
+            },
+        )
+
+    async def snapshot(self) -> Snapshot | None:
+        """The snapshot that was published last; None where none was yet."""
+        said = await self._redis.command("HGETALL", self.keys.snapshot)
+        return Snapshot.read(dict(zip(said[::2], said[1::2], strict=True))) if said else None
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
+    return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}

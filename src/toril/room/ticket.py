@@ -1,0 +1,199 @@
+"""What people hold: a token that names a ticket, and what a room says of it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Self, get_args
+
+from toril.errors import InvalidValue
+from toril.keyspace import NAME_RULES
+from toril.room.errors import UnknownTicket
+
+Lane = Literal["main", "vip"]
+"""Each lane has a line and a budget of its own."""
+
+Mode = Literal["fifo", "random", "passthrough", "reject"]
+
+Phase = Literal["gathering", "shuffling", "open"]
+
+State = Literal["waiting", "ready", "inside", "left", "abandoned", "lapsed", "expired", "revoked"]
+"""``ready``: let in, has not entered yet. ``lapsed``: did not enter in time."""
+
+LIVE: frozenset[State] = frozenset({"waiting", "ready", "inside"})
+"""The states of tickets that have not ended."""
+
+LONGEST_ID = 256
+"""Characters of a user's id, and of an idempotency key."""
+
+_REST = re.compile(r"(\d{1,2})\.([mv])([1-9]\d{0,9})\.([A-Za-z0-9_-]{22})")
+_LANES: dict[str, Lane] = {"m": "main", "v": "vip"}
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a waiter shows: which ticket of which room, and a secret that makes it theirs.
+
+    Written ``<room>.<shard>.<lane and ticket>.<secret>``: ``evt_2025_1001.0.m17.Zk3…``.
+    """
+
+    room: str
+    shard: int
+    lane: Lane
+    ticket: int
+    secret: str
+
+    def __str__(self) -> str:
+        return f"{self.session}.{self.secret}"
+
+    @property
+    def session(self) -> str:
+        """The same without the secret: an id that others may know."""
+        return f"{self.room}.{self.shard}.{self.lane[0]}{self.ticket}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From its text; :class:`UnknownTicket` for anything else."""
+        parts = text.rsplit(".", 3) if isinstance(text, str) else []
+        found = _REST.fullmatch(".".join(parts[1:])) if len(parts) == 4 else None
+        if found is None or not NAME_RULES["room"].allowed.fullmatch(parts[0]):
+            raise UnknownTicket("this is not a token of a waiting room")
+        return cls(parts[0], int(found[1]), _LANES[found[2]], int(found[3]), found[4])
+
+
+def parse_session(text: str) -> tuple[str, int, Lane, int]:
+    """Room, shard, lane and ticket of a session's id."""
+    token = Token.parse(f"{text}.{'-' * 22}")
+    return token.room, token.shard, token.lane, token.ticket
+
+
+def new_secret() -> str:
+    """A secret for a new ticket: 128 bits."""
+    return secrets.token_urlsafe(16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """A ticket as it is now. Times are milliseconds since 1970, by the server's clock; 0: not yet."""
+
+    token: Token
+    state: State
+    place: int
+    """Its number in the order of admission; 0 where that is not drawn yet."""
+    user: str
+    joined_ms: int
+    let_in_ms: int
+    ends_ms: int
+    """Until when it must be entered, or until when the session lasts; when it ended, where it has."""
+    entered_ms: int
+    used_by: str
+    now_ms: int
+    """When this was so."""
+    repeated: bool = False
+    """Whether this ticket was given earlier, and has now been asked for again."""
+
+    @property
+    def live(self) -> bool:
+        """Whether it has not ended."""
+        return self.state in LIVE
+
+    @classmethod
+    def read(cls, room: str, shard: int, said: Sequence[bytes], *, repeated: bool = False) -> Self:
+        """From what a script says."""
+        lane, number, state, secret, user, *numbers, used, now = (one.decode() for one in map(_bytes, said))
+        place, joined, let_in, ends, entered = map(int, numbers)
+        return cls(
+            token=Token(room, shard, check_lane(lane), int(number), secret),
+            state=_state(state),
+            place=place,
+            user=user,
+            joined_ms=joined,
+            let_in_ms=let_in,
+            ends_ms=ends,
+            entered_ms=entered,
+            used_by=used,
+            now_ms=int(now),
+            repeated=repeated,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What somebody who waits is told."""
+
+    ticket: Ticket
+    position: int | None
+    """How many are let in up to this one: 1 is next. Never grows. None where there is no order (yet)."""
+    exact: bool
+    """Whether the position is exact; it may be too high by fewer than 1024 elsewhere, never too low."""
+    waiting: int
+    """How many wait in this lane, about."""
+    eta_ms: int | None
+    """How long it will take, about; None where nothing can be said."""
+    eta_known: bool
+    """Whether that rests on how fast people were let in lately, and not on the settings alone."""
+    waited_ms: int
+    next_poll_ms: int
+    """When to ask again."""
+    mode: Mode
+    phase: Phase
+    paused: bool
+
+    @property
+    def state(self) -> State:
+        """The ticket's."""
+        return self.ticket.state
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may enter now."""
+        return self.ticket.state == "ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Somebody who has entered. It is the same session, however often one asks to enter."""
+
+    id: str
+    """Names the admission; no secret. Admission tokens carry it."""
+    room: str
+    user: str
+    lane: Lane
+    entered_ms: int
+    expires_ms: int
+    ttl_ms: int
+    """What is left of it."""
+    used_by: str
+
+
+def check_lane(lane: str) -> Lane:
+    """A lane's name."""
+    if lane not in get_args(Lane):
+        raise InvalidValue("lane", lane, " or ".join(get_args(Lane)))
+    return "vip" if lane == "vip" else "main"
+
+
+def check_id(what: str, value: str | None) -> str:
+    """A user's id or an idempotency key; empty where there is none."""
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not value or len(value) > LONGEST_ID:
+        raise InvalidValue(what, value, f"a text of 1 to {LONGEST_ID} characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(what, value, "it must be text that UTF-8 can encode") from None
+    return value
+
+
+def _state(said: str) -> State:
+    for state in get_args(State):
+        if said == state:
+            return state  # type: ignore[no-any-return]
+    raise InvalidValue("ticket's state", said, "one that this version knows")
+
+
+def _bytes(one: bytes | int) -> bytes:
+    return one if isinstance(one, bytes) else str(one).encode()
