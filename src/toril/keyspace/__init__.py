@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from toril.keyspace.key_set import KeySet
 from toril.keyspace.log import LOG_METAS, LogKeys, PartitionKeys, log_of
 from toril.keyspace.names import NAME_RULES, Kind, NameRule, QueueName, QueueNames, make_queue_name
-from toril.keyspace.queue import QUEUE_SUFFIXES, QueueKeys
+from toril.keyspace.queue import OLD_TRACKER, QUEUE_SUFFIXES, QueueKeys, dependencies_of, lock_of
 from toril.keyspace.rate import RateKeys
 from toril.keyspace.room import MOST_SHARDS, ROOM_METAS, RoomKeys, room_of
 from toril.keyspace.seats import SEAT_HEADS, SeatKeys, seats_of
@@ -28,9 +28,11 @@ from toril.keyspace.slots import (
     split_slots,
     tag_of,
 )
+from toril.keyspace.stream import STREAM_METAS, StreamKeys, stream_of
 
 KEY_SETS: Mapping[Kind, type[KeySet]] = {
     "queue": QueueKeys,
+    "stream": StreamKeys,
     "log": LogKeys,
     "partition": PartitionKeys,
     "room": RoomKeys,
@@ -45,10 +47,12 @@ __all__ = [
     "LOG_METAS",
     "MOST_SHARDS",
     "NAME_RULES",
+    "OLD_TRACKER",
     "QUEUE_SUFFIXES",
     "ROOM_METAS",
     "SEAT_HEADS",
     "SLOTS",
+    "STREAM_METAS",
     "InvalidName",
     "Key",
     "KeySet",
@@ -66,6 +70,9 @@ __all__ = [
     "ServerKeys",
     "SlotPlan",
     "SlotRange",
+    "StreamKeys",
+    "dependencies_of",
+    "lock_of",
     "log_of",
     "make_queue_name",
     "plan_slots",
@@ -73,5 +80,6 @@ __all__ = [
     "seats_of",
     "slot_of",
     "split_slots",
+    "stream_of",
     "tag_of",
 ]

@@ -144,6 +144,21 @@ class QueueKeys(KeySet):
         """List: failed jobs per minute."""
         return self["metrics:failed:data"]
 
+    @property
+    def migration(self) -> Key:
+        """Hash: from which queue this one was filled, and how far that is. Toril's own."""
+        return self["toril:migration"]
+
+    @property
+    def migrated(self) -> Key:
+        """Hash of the jobs that came from another queue, by the id they had there. Toril's own."""
+        return self["toril:migrated"]
+
+    @property
+    def migrated_schedulers(self) -> Key:
+        """Hash of the schedulers that came from another queue. Toril's own."""
+        return self["toril:migrated-schedulers"]
+
     def job(self, job_id: str) -> Key:
         """Hash of one job."""
         return self[job_id]
@@ -179,6 +194,20 @@ class QueueKeys(KeySet):
     def scheduler(self, scheduler_id: str) -> Key:
         """Hash of one job scheduler."""
         return self[f"repeat:{scheduler_id}"]
+
+
+OLD_TRACKER = Key("migration:queue-names:copied")
+"""Set of what an older tool copied to tagged queues: ``<queue>:<job id>``, under other ids there."""
+
+
+def dependencies_of(job_key: str) -> Key:
+    """Set of the unfinished children of a job that is known by its whole key."""
+    return Key(f"{job_key}:dependencies")
+
+
+def lock_of(job_key: str) -> Key:
+    """Lock of a job that is known by its whole key."""
+    return Key(f"{job_key}:lock")
 
 
 def _own_suffixes() -> frozenset[str]:
