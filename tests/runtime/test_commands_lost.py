@@ -80,6 +80,7 @@ async def test_no_job_lost_in_races_of_sending_taking_and_finishing(
     options = CommandOptions(
         attempts=50, backoff=Backoff("fixed", 2), max_wait=3 * wait, remove_on_complete=rng.random() < 0.5
     )
+    least = 100 * SCALE
     async with AsyncExitStack() as stack:
         made = [
             CommandDispatcher(
@@ -94,10 +95,9 @@ async def test_no_job_lost_in_races_of_sending_taking_and_finishing(
         ]
         for each in made[:2]:
             await stack.enter_async_context(each.worker())
-        until_time = time.monotonic() + 2.5 * SCALE
 
         async def keep_sending() -> None:
-            while time.monotonic() < until_time:
+            while len(probe.runs) < least:
                 send = Send(f"k{rng.randrange(3)}", len(sends) + 1, time.monotonic())
                 sends.append(send)
                 await rng.choice(made).send(Note(send.key, send.n), tenant="acme")
@@ -108,8 +108,7 @@ async def test_no_job_lost_in_races_of_sending_taking_and_finishing(
         await until_quiet(made[0])
     check_none_lost(sends, probe)
     assert probe.overlapping() == [], "runs of one id follow one another"
-    assert len(probe.runs) > 60
-    assert len(sends) > 2 * len(probe.runs)
+    assert len(sends) > len(probe.runs), "some runs were for several sends"
 
 
 # ---------------------------------------------------------------------- workers that die
@@ -159,30 +158,32 @@ async def test_no_job_lost_of_sent_commands(rng: random.Random, capsys: pytest.C
     """
     keys = [f"k{number}" for number in range(24)]
     last = dict.fromkeys(keys, 0)
-    seconds = 20 * SCALE
+    kills = round(6 * SCALE)
     with cluster() as nodes:
         async with connect(nodes.url) as redis:
             notes = dispatcher(redis)
             victims = Victims(nodes.url, rng)
             try:
                 await asyncio.gather(victims.hire(), victims.hire(), victims.hire())
-                end = time.monotonic() + seconds
 
                 async def keep_sending(own: list[str]) -> None:
                     """One sender for each id, so that it is known which payload is the last."""
-                    while time.monotonic() < end:
+                    while victims.kills < kills:
                         key = rng.choice(own)
                         last[key] += 1
                         await notes.send(Note(key, last[key]), tenant="acme")
                         await asyncio.sleep(rng.choice((0, 0.005, 0.02)))
 
                 async def keep_killing() -> None:
-                    while time.monotonic() < end:
+                    while victims.kills < kills:
                         await asyncio.sleep(rng.uniform(0, 1))
                         await victims.kill_one()
 
+                async def half_way() -> bool:
+                    return victims.kills >= kills / 2
+
                 async def fail_over() -> None:
-                    await asyncio.sleep(seconds / 2)
+                    await until(half_way, "half of the deaths", 60 + 60 * SCALE)
                     assert notes.queue is not None
                     await asyncio.to_thread(nodes.fail_over, nodes.primary_of(notes.queue.keys.meta))
 
@@ -209,7 +210,6 @@ async def test_no_job_lost_of_sent_commands(rng: random.Random, capsys: pytest.C
                 await victims.close()
     with capsys.disabled():
         print(
-            f"\n  {sum(last.values())} sends of {len(keys)} ids in {seconds:.0f} s, {events} executed, "
+            f"\n  {sum(last.values())} sends of {len(keys)} ids, {events} executed, "
             f"{victims.kills} workers killed"
         )
-    assert victims.kills > 5 * SCALE
