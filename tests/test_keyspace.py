@@ -27,6 +27,7 @@ from toril.keyspace import (
     SeatKeys,
     ServerKeys,
     SlotRange,
+    StreamKeys,
     plan_slots,
     slot_of,
     split_slots,
@@ -201,6 +202,7 @@ def test_declared_names_are_refused_when_declared_wrongly() -> None:
 
 MAKERS: dict[Kind, Callable[[str], KeySet]] = {
     "queue": lambda name: QueueKeys(make_queue_name(name)),
+    "stream": lambda name: StreamKeys(name, len(name) % 3 or None),
     "log": LogKeys,
     "partition": lambda name: PartitionKeys(name, len(name), len(name)),
     "room": lambda name: RoomKeys(name, len(name) % 3 or None),
