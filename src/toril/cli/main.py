@@ -19,6 +19,7 @@ COMMANDS = {
     "keys": ("keys", "The API keys of tenants."),
     "lake": ("lake", "The event log on Spark: tables for people, and replay of all history."),
     "log": ("log", "Event logs: look at them, and look after them."),
+    "migrate": ("migrate", "Move queues to names with a hash tag, without losing a job."),
     "pipelines": ("runtime.pipelines", "The pipelines of a program, and how they stand."),
     "processors": ("runtime.processors", "Handlers and projections: how far they are, and what failed."),
     "queue": ("queue", "Look at job queues, and change them."),

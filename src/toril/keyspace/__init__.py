@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from toril.keyspace.foreign import foreign_key
+from toril.keyspace.idempotency import IdempotencyKeys
 from toril.keyspace.key_set import KeySet
 from toril.keyspace.log import LOG_METAS, LogKeys, PartitionKeys, log_of
 from toril.keyspace.names import NAME_RULES, Kind, NameRule, QueueName, QueueNames, make_queue_name
@@ -38,6 +40,7 @@ KEY_SETS: Mapping[Kind, type[KeySet]] = {
     "room": RoomKeys,
     "seats": SeatKeys,
     "rate": RateKeys,
+    "idempotency": IdempotencyKeys,
     "server": ServerKeys,
 }
 """The key set of each kind of keyspace; a script's header names the kind it works on."""
@@ -53,6 +56,7 @@ __all__ = [
     "SEAT_HEADS",
     "SLOTS",
     "STREAM_METAS",
+    "IdempotencyKeys",
     "InvalidName",
     "Key",
     "KeySet",
@@ -72,6 +76,7 @@ __all__ = [
     "SlotRange",
     "StreamKeys",
     "dependencies_of",
+    "foreign_key",
     "lock_of",
     "log_of",
     "make_queue_name",

@@ -13,13 +13,17 @@ from toril.migrate.errors import (
 )
 from toril.migrate.moves import Move, Moves, new_names, read_mapping
 from toril.migrate.planning import Plan, QueuePlan, choose_moves, make_plan
+from toril.migrate.renaming import KeyRule, KeysReport, rename_keys
 from toril.migrate.report import Problem, QueueReport
 from toril.migrate.rollback import QueueRollback, rollback
+from toril.migrate.status import QueueStatus, status
 from toril.migrate.verifying import QueueCheck, verify
 
 __all__ = [
     "Copier",
     "CopyOptions",
+    "KeyRule",
+    "KeysReport",
     "LinkedOutside",
     "MigrationError",
     "Move",
@@ -33,6 +37,7 @@ __all__ = [
     "QueuePlan",
     "QueueReport",
     "QueueRollback",
+    "QueueStatus",
     "Superseded",
     "WorkersConnected",
     "choose_moves",
@@ -43,6 +48,8 @@ __all__ = [
     "make_plan",
     "new_names",
     "read_mapping",
+    "rename_keys",
     "rollback",
+    "status",
     "verify",
 ]

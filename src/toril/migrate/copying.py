@@ -65,6 +65,7 @@ class Copier:
         self._told = told
         self._pace = Pace(options.rate)
         self._counters = [0] * len(moves)
+        self._looks = 0
 
     async def copy(self) -> list[QueueReport]:
         """Copy all there is, until a look at everything finds nothing new, or hardly anything but that."""
@@ -127,9 +128,10 @@ class Copier:
 
     async def look(self) -> int:
         """Copy what is there and was not copied yet; how many jobs that were."""
+        self._looks += 1
         before = sum(report.total + report.renumbered for report in self.reports)
         for report in self.reports:
-            report.busy = report.later = report.already = report.problem_count = 0
+            report.busy = report.later = report.problem_count = 0
             report.problems.clear()
         counts = [sum((await old.counts()).values()) for old in self._old]
         done = [0] * len(counts)
@@ -148,7 +150,8 @@ class Copier:
         """Copy those that the tracker does not know."""
         old, new, report = self._old[place], self._new[place], self.reports[place]
         known, fresh = await sort_out(old, new, places)
-        report.already += len(known)
+        if self._looks == 1:
+            report.already += len(known)
         elsewhere = await self._copied_by_older_tool(old, fresh)
         while fresh:
             jobs = await old.read(fresh[:PORTION])
@@ -197,13 +200,11 @@ class Copier:
             report.copied[state] += 1
             report.missing += not job.fields
             report.renumbered += outcome == "N"
-        elif outcome == "T":
-            report.already += 1
         elif outcome == "U":
             report.superseded += 1
         elif outcome == "P":
             report.later += 1
-        else:
+        elif outcome == "E":
             report.problem(
                 job.place.id,
                 f"another job has this id in {report.destination!r} (--renumber gives this one a new id)",

@@ -15,6 +15,7 @@ from toril.migrate.discovery import choose_queues, find_links
 from toril.migrate.jobs import LETTERS, NAMES, STATES
 from toril.migrate.moves import Move, Moves, new_names
 from toril.migrate.reading import QueueReader
+from toril.migrate.status import known_names
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class Plan:
 
 async def choose_moves(
     source: Connection,
+    destination: Connection,
     names: Sequence[str] = (),
     *,
     prefix: str = "bull",
@@ -74,11 +76,15 @@ async def choose_moves(
     tag: str | None = None,
     other_server: bool = False,
 ) -> tuple[Moves, list[list[str]]]:
-    """The queues that are meant, with those that flows link to them; and the groups that flows make."""
+    """The queues that are meant, with those that flows link to them; and the groups that flows make.
+
+    A migration that has begun goes on under the names it began with.
+    """
     chosen = await choose_queues(source, names, prefix, given)
     groups = await find_links(source, chosen, prefix)
     every = [name for group in groups for name in group]
-    made = new_names(every, groups, given, tag)
+    known = await known_names(destination, prefix, to_prefix or prefix)
+    made = new_names(every, groups, known | dict(given or {}), tag)
     moves = Moves(
         (Move(QueueKeys(name, prefix), QueueKeys(made[name], to_prefix or prefix)) for name in every),
         other_server=other_server,

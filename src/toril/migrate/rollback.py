@@ -8,17 +8,17 @@ be taken twice, so a rollback that was cut off is taken up by running it again.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from toril.connection import Connection
-from toril.errors import TorilError
 from toril.keyspace import Key
 from toril.migrate.copying import source_name
 from toril.migrate.destination import Destination, Taken
-from toril.migrate.errors import MigrationError
+from toril.migrate.errors import LinkedOutside, MigrationError
 from toril.migrate.jobs import LISTS, STATES, Place, StoredJob, scores_first
 from toril.migrate.moves import Moves
 from toril.migrate.reading import PORTION, QueueReader
@@ -132,13 +132,17 @@ class _Back:
         returned = [(place, job) for place, job in pairs if job.what == "back"]
         here = [Place(job.id, job.state, job.score) for _, job in returned]
         stored = {job.place.id: job async for part in self._there.read_all(here) for job in part}
+        written = await asyncio.gather(
+            *(self._write(place.id, stored[job.id]) for place, job in returned), return_exceptions=True
+        )
         released, moved = [], 0
-        for place, job in returned:
-            try:
-                moved += await self._write(place, stored[job.id].renamed(self._moves), job)
-            except (TorilError, ValueError) as problem:
+        for (place, job), problem in zip(returned, written, strict=True):
+            if isinstance(problem, LinkedOutside):
                 self.done.problem(place.id, str(problem))
                 continue
+            if problem is not None:
+                raise problem
+            moved += await self._place(place, job)  # one after the other: their order counts
             released.append((place.id, "back"))
         if released:
             await self._new.release(released)
@@ -149,9 +153,9 @@ class _Back:
 
     # ------------------------------------------------------------------ the old queue
 
-    async def _write(self, place: Place, job: StoredJob, taken: Taken) -> bool:
-        """Write a job over what the old queue has of it; whether it has another place now."""
-        keys, ask, ident = self._old.keys, self._old.redis.command, place.id
+    async def _write(self, ident: str, copy: StoredJob) -> None:
+        """Write a job over what the old queue has of it."""
+        keys, ask, job = self._old.keys, self._old.redis.command, copy.renamed(self._moves)
         for key, command, values in (
             (keys.job(ident), "HSET", [part for pair in job.fields.items() for part in pair]),
             (keys.logs(ident), "RPUSH", job.logs),
@@ -163,21 +167,25 @@ class _Back:
             await ask("DEL", key, repeatable=True)
             if values:
                 await ask(command, key, *values)
-        now = taken.state
+
+    async def _place(self, place: Place, taken: Taken) -> bool:
+        """Put a job where it belongs by now; whether that is another place."""
+        keys, ask, ident, now = self._old.keys, self._old.redis.command, place.id, taken.state
         was = place.state or await self._state_of(ident)
-        target = await self._list() if now == "wait" else now
-        if now in LISTS:
-            if now == was or (now == "wait" and was in ("wait", "paused")):
-                return False
-            await self._take_out(was, ident)
-            await ask("LREM", keys[target], 0, ident, repeatable=True)
-            # What had been begun comes first; what became due is the newest that waits.
-            await ask("RPUSH" if was == "active" else "LPUSH", keys[target], ident)
-        else:
+        if now not in LISTS:
             if now != was:
                 await self._take_out(was, ident)
-            await ask("ZADD", keys[target], taken.score, ident, repeatable=True)
-        return now != was
+            if now != was or taken.score != place.score:
+                await ask("ZADD", keys[now], taken.score, ident, repeatable=True)
+            return now != was
+        if now == was or (now == "wait" and was in ("wait", "paused")):
+            return False
+        target = keys[await self._list() if now == "wait" else now]
+        await self._take_out(was, ident)
+        await ask("LREM", target, 0, ident, repeatable=True)
+        # What had been begun comes first; what became due is the newest that waits.
+        await ask("RPUSH" if was == "active" else "LPUSH", target, ident)
+        return True
 
     async def _list(self) -> str:
         return "paused" if await self._old.is_paused() and self._old.together else "wait"
@@ -199,14 +207,18 @@ class _Back:
         """Let finished jobs leave the old queue."""
         keys, ask = self._old.keys, self._old.redis.command
         for place in places:
-            ident = place.id
-            dedup = await ask("HGET", keys.job(ident), "deid")
+            dedup = await ask("HGET", keys.job(place.id), "deid")
             if dedup:
-                await self._free(keys.deduplication(dedup.decode()), ident)
-            await self._take_out(place.state or await self._state_of(ident), ident)
-            own = (keys.job, keys.logs, keys.dependencies, keys.processed, keys.failed_children)
-            for key in (*own, keys.unsuccessful):
-                await ask("UNLINK", key(ident), repeatable=True)
+                await self._free(keys.deduplication(dedup.decode()), place.id)
+            await self._take_out(place.state or await self._state_of(place.id), place.id)
+        own = (keys.job, keys.logs, keys.dependencies, keys.processed, keys.failed_children)
+        await asyncio.gather(
+            *(
+                ask("UNLINK", key(place.id), repeatable=True)
+                for place in places
+                for key in (*own, keys.unsuccessful)
+            )
+        )
         if places:
             await self._new.release([(place.id, "done") for place in places])
             self.done.done += len(places)
