@@ -92,6 +92,10 @@ class RoomKeys(KeySet):
         """The ticket that a user has."""
         return self[f"u:{user}"]
 
+    def claimed(self, key: str) -> Key:
+        """What was asked with an idempotency key, in a room of several shards."""
+        return self[f"c:{key}"]
+
     def asked(self, key: str) -> Key:
         """The ticket that was given for an idempotency key, and what was asked with it."""
         return self[f"i:{key}"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import random
-import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from toril.connection import Connection, Durability
@@ -21,10 +20,13 @@ from toril.room.errors import (
     TicketOver,
     UnknownTicket,
 )
+from toril.room.positions import Positions
 from toril.room.settings import LaneSettings, Seed, Settings
-from toril.room.shuffle import drawn_order, stretches
-from toril.room.snapshot import Line, Snapshot
+from toril.room.shards import Rounds
+from toril.room.shuffle import write_order
+from toril.room.snapshot import Snapshot
 from toril.room.stats import Stats
+from toril.room.status import status_of
 from toril.room.store import SCRIPTS, Scripts, ShardStore, Tick
 from toril.room.ticket import (
     Lane,
@@ -45,10 +47,11 @@ STEPS = 200
 CALLS = 50
 """Calls of one tick at most."""
 
+CLAIM_LASTS_MS = 24 * 3600 * 1000
+"""In a room of several shards: how long it is remembered what was asked with an idempotency key."""
+
 ANONYMOUS = "anonymous"
 """The user that everybody is who does not say who they are: no two of them are the same."""
-
-SOONEST_POLL_MS, JITTER = 1000, 0.2
 
 
 class Room:
@@ -79,10 +82,9 @@ class Room:
         self.durability = Durability.of(durability)
         self._scripts = scripts
         self._hall = ShardStore(redis, name, None, scripts)
-        self._stores: list[ShardStore] | None = None
+        self._stores: Sequence[ShardStore] = ()
         self._touchers: dict[int, Toucher] = {}
-        self._snapshots: dict[int, Snapshot] = {}
-        self._rng = random.Random()
+        self._positions = Positions(self._hall)
 
     def __repr__(self) -> str:
         return f"Room({self.name!r})"
@@ -97,10 +99,10 @@ class Room:
             "paused": "0",
             "seed": seed.hex,
             "commitment": seed.commitment,
-            "generation": secrets.token_hex(8),
         }
         if not await self._hall.configure("create", fields):
             raise RoomExists(f"there is already a room {self.name!r}")
+        await self._tell_shards()
 
     async def exists(self) -> bool:
         """Whether the room was made."""
@@ -136,7 +138,7 @@ class Room:
 
     async def start(self) -> None:
         """Open a room that gathers: draw the order of those who are there. One that is open stays so."""
-        await self._hall.start()
+        await self._hall.start("begin" if len(await self._shards()) > 1 else "")
 
     async def commitment(self) -> str:
         """SHA-256 of the seed that the order is drawn with."""
@@ -160,7 +162,11 @@ class Room:
     async def stats(self) -> Stats:
         """How the room stands."""
         now, meta, lanes = await self._hall.look()
-        return Stats.read(self.name, now, meta, lanes)
+        stats = Stats.read(self.name, now, meta, lanes)
+        if stats.settings.shards == 1:
+            return stats
+        looks = [await store.look() for store in await self._shards()]
+        return stats.with_shards([Stats.read(self.name, *look) for look in looks])
 
     # ------------------------------------------------------------------ people
 
@@ -183,28 +189,31 @@ class Room:
         if known == ANONYMOUS:
             known = ""
         print_ = fingerprint if fingerprint is not None else _fingerprint(lane, user or "")
-        return await self._hall.join(check_lane(lane), new_secret(), known, asked, print_, self.durability)
+        stores = await self._shards()
+        store = stores[_shard_of(known or asked, len(stores))]
+        if len(stores) > 1 and asked:
+            await stores[_shard_of(asked, len(stores))].claim(asked, print_, CLAIM_LASTS_MS)
+        return await store.join(check_lane(lane), new_secret(), known, asked, print_, self.durability)
 
     async def status(self, token: str) -> Status:
         """How far somebody is. Asking keeps the place, and costs the room nothing."""
         parsed = self._token(token)
-        version, now, ticket = await self._toucher(parsed.shard).touch(parsed)
-        if ticket is None:
-            raise UnknownTicket("the ticket is not known, or ended a while ago")
-        return self._status(ticket, now, await self._snapshot(parsed.shard, version))
+        version, heard = await (await self._toucher(parsed.shard)).touch(parsed)
+        ticket = _known(heard)
+        snapshot = await self._positions.snapshot(await self._store(parsed.shard), version)
+        ahead, exact = await self._positions.ahead(ticket, snapshot)
+        return status_of(ticket, ahead, exact, snapshot)
 
     async def heartbeat(self, token: str) -> Ticket:
         """Keep the place, and nothing else."""
         parsed = self._token(token)
-        _, _, ticket = await self._toucher(parsed.shard).touch(parsed)
-        if ticket is None:
-            raise UnknownTicket("the ticket is not known, or ended a while ago")
-        return ticket
+        _, heard = await (await self._toucher(parsed.shard)).touch(parsed)
+        return _known(heard)
 
     async def enter(self, token: str) -> Session:
         """Enter, once it was let in. Asked again, the same session comes back: answers get lost."""
         parsed = self._token(token)
-        ticket = _known(await self._store(parsed.shard).enter(parsed))
+        ticket = _known(await (await self._store(parsed.shard)).enter(parsed))
         if ticket.state == "waiting":
             raise NotReady(await self.status(token))
         return self._session(ticket)
@@ -212,7 +221,7 @@ class Room:
     async def renew(self, token: str) -> Session:
         """Stay inside for another session's time."""
         parsed = self._token(token)
-        ticket = _known(await self._store(parsed.shard).renew(parsed))
+        ticket = _known(await (await self._store(parsed.shard)).renew(parsed))
         if ticket.state in ("waiting", "ready"):
             raise NotInside("only who has entered can stay longer")
         return self._session(ticket)
@@ -220,17 +229,19 @@ class Room:
     async def leave(self, token: str) -> Ticket | None:
         """Give a ticket back, from wherever it is; None where it was not known."""
         parsed = self._token(token)
-        return await self._store(parsed.shard).leave(parsed)
+        return await (await self._store(parsed.shard)).leave(parsed)
 
     async def revoke(self, session: str) -> Ticket:
         """Take a ticket away, by its id without the secret (:attr:`Session.id`)."""
         shard, lane, number = self._number(session)
-        return _known(await self._store(shard).revoke(lane, number))
+        return _known(await (await self._store(shard)).revoke(lane, number))
 
     async def revoke_user(self, user: str) -> Ticket | None:
         """Take away the ticket that a user has; None where the user has none."""
-        found = await self._hall.ticket_of(check_id("user", user))
-        return None if found is None else await self._hall.revoke(*found)
+        stores = await self._shards()
+        store = stores[_shard_of(check_id("user", user), len(stores))]
+        found = await store.ticket_of(user)
+        return None if found is None else await store.revoke(*found)
 
     async def redeem(self, session: str, by: str) -> Ticket:
         """Use an admission. It is good for one use: by another, it is refused (:class:`AlreadyUsed`).
@@ -238,7 +249,7 @@ class Room:
         ``by`` names the use (an order's number, say). Asked again by the same, it is granted again.
         """
         shard, lane, number = self._number(session)
-        ticket = _known(await self._store(shard).redeem(lane, number, check_id("by", by)))
+        ticket = _known(await (await self._store(shard)).redeem(lane, number, check_id("by", by)))
         if not ticket.live:
             raise TicketOver(ticket.state)
         if ticket.state != "inside":
@@ -254,62 +265,77 @@ class Room:
 
         Any process may do this, and as often as it likes: no more are let in.
         """
-        done = await self._hall.admit(STEPS)
+        stores = await self._shards()
+        rounds = Rounds(self._hall, stores, STEPS)
+        done = Tick()
         for _ in range(CALLS):
+            done += await (self._hall.admit(STEPS) if len(stores) == 1 else rounds.once())
             if done.resetting:
                 await self._reset_step()
             elif done.phase == "shuffling":
-                await self._shuffle()
+                await (write_order(self._hall) if len(stores) == 1 else rounds.shuffle())
             elif not done.more:
                 break
-            done += await self._hall.admit(STEPS)
         return done
 
     async def snapshot(self) -> Snapshot | None:
         """The snapshot that was published last."""
-        return await self._hall.snapshot()
+        return await (await self._shards())[0].snapshot()
 
     # ------------------------------------------------------------------ inside
 
     async def _meta(self) -> dict[str, str]:
-        said = await self.redis.command("HGETALL", self.keys.meta)
-        if not said:
+        meta = await self._hall.meta()
+        if not meta:
             raise NoSuchRoom(f"NOROOM there is no room {self.name!r}")
-        return {name.decode(): value.decode() for name, value in zip(said[::2], said[1::2], strict=True)}
+        return meta
 
     async def _change(self, fields: dict[str, str]) -> None:
         if not await self._hall.configure("change", fields):
             raise NoSuchRoom(f"NOROOM there is no room {self.name!r}")
+        await self._tell_shards()
 
     async def _reset_step(self) -> int:
+        meta = await self._meta()
+        phase = "gathering" if meta["gather"] == "1" else "open"
+        stores = await self._shards()
         seed = Seed.new()
-        phase = "gathering" if (await self.settings()).gather else "open"
-        return await self._hall.reset(STEPS, phase, seed.hex, seed.commitment)
+        if len(stores) == 1:
+            return await self._hall.reset(STEPS, phase, seed.hex, seed.commitment)
+        if meta.get("resetting") != "1":  # all shards get the same seed, whoever goes on with it
+            meta |= {"resetting": "1", "seed": seed.hex, "commitment": seed.commitment}
+            await self._change({name: meta[name] for name in ("resetting", "seed", "commitment")})
+        for store in stores:
+            if ended := await store.reset(STEPS, phase, meta["seed"], meta["commitment"]):
+                return ended
+        await self._change({"resetting": "0", "phase": phase})
+        return 0
 
-    async def _shuffle(self) -> None:
-        """Draw the order, and write down what of it is not written down yet."""
-        _, meta, lanes = await self._hall.look()
-        for lane, (line, _) in lanes.items():
-            await self._write_order(check_lane(lane), meta, line)
+    async def _shards(self) -> Sequence[ShardStore]:
+        """The shards; a room of one is its own."""
+        if not self._stores:
+            count = int((await self._meta())["shards"])
+            many = [ShardStore(self.redis, self.name, shard, self._scripts) for shard in range(count)]
+            self._stores = many if count > 1 else (self._hall,)
+        return self._stores
 
-    async def _write_order(self, lane: Lane, meta: dict[str, str], line: dict[str, int]) -> None:
-        sealed, placed = line.get("sealed", 0), line.get("placed", 0)
-        first = line.get("first", 0) + 1
-        if placed >= sealed:
-            return
-        order = await asyncio.to_thread(drawn_order, meta["seed"], lane, first, sealed)
-        for before, packed in stretches(order[placed - first + 1 :], placed):
-            now, _ = await self._hall.place(lane, before, packed)
-            if now != before + len(packed) // 4:  # somebody else writes it down as well
-                return
+    async def _tell_shards(self) -> None:
+        """Whoever misses this is told by the next round."""
+        stores = await self._shards()
+        if len(stores) > 1:
+            rounds = Rounds(self._hall, stores, STEPS)
+            for shard in range(len(stores)):
+                await rounds.sync(shard)
 
-    def _store(self, shard: int) -> ShardStore:
-        del shard
-        return self._hall
+    async def _store(self, shard: int) -> ShardStore:
+        stores = await self._shards()
+        if shard >= len(stores):
+            raise UnknownTicket("the room has no such ticket")
+        return stores[shard]
 
-    def _toucher(self, shard: int) -> Toucher:
+    async def _toucher(self, shard: int) -> Toucher:
         if shard not in self._touchers:
-            self._touchers[shard] = Toucher(self._store(shard))
+            self._touchers[shard] = Toucher(await self._store(shard))
         return self._touchers[shard]
 
     def _token(self, text: str) -> Token:
@@ -323,51 +349,6 @@ class Room:
         if room != self.name:
             raise UnknownTicket("the session is of another room")
         return shard, lane, number
-
-    async def _snapshot(self, shard: int, version: int) -> Snapshot | None:
-        """A snapshot at least as new as a version.
-
-        Whoever asks later, wherever, is answered by one that is no older: so a position never grows.
-        """
-        had = self._snapshots.get(shard)
-        if had is None or had.version < version:
-            had = await self._store(shard).snapshot()
-            if had is not None:
-                self._snapshots[shard] = had
-        return had
-
-    def _status(self, ticket: Ticket, now: int, snapshot: Snapshot | None) -> Status:
-        line = snapshot.lanes[ticket.token.lane] if snapshot else None
-        ahead: int | None = None
-        exact = False
-        if ticket.state != "waiting":
-            ahead, exact = -1, True
-        elif snapshot is not None and line is not None and snapshot.mode != "random" and ticket.place:
-            ahead, exact = line.ahead(ticket.place)
-        waiting = line.waiting if line else 0
-        eta, known = _eta(ahead if ahead is not None else waiting // 2, line, snapshot)
-        if ticket.state != "waiting":
-            eta, known = 0, True
-        return Status(
-            ticket=ticket,
-            position=None if ahead is None else ahead + 1,
-            exact=exact,
-            waiting=waiting,
-            eta_ms=eta,
-            eta_known=known,
-            waited_ms=(ticket.let_in_ms or now) - ticket.joined_ms,
-            next_poll_ms=self._next_poll(eta, snapshot),
-            mode=snapshot.mode if snapshot else "fifo",
-            phase=snapshot.phase if snapshot else "open",
-            paused=snapshot.paused if snapshot else False,
-        )
-
-    def _next_poll(self, eta: int | None, snapshot: Snapshot | None) -> int:
-        """Rarer the farther one is, but often enough to keep the place; never all at the same time."""
-        patience = snapshot.patience_ms if snapshot else 4 * SOONEST_POLL_MS
-        latest = patience / 4
-        wanted = latest if eta is None else min(latest, eta / 8)
-        return round(max(min(SOONEST_POLL_MS, latest), wanted) * self._rng.uniform(1 - JITTER, 1 + JITTER))
 
     def _session(self, ticket: Ticket) -> Session:
         if not ticket.live:
@@ -396,18 +377,14 @@ def _known(ticket: Ticket | None) -> Ticket:
     return ticket
 
 
+def _shard_of(what: str, shards: int) -> int:
+    """The shard that somebody joins: the same for the same user, or the same key; any for nobody."""
+    if shards == 1:
+        return 0
+    if not what:
+        return random.randrange(shards)
+    return int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], "big") % shards
+
+
 def _fingerprint(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-
-
-def _eta(ahead: int, line: Line | None, snapshot: Snapshot | None) -> tuple[int | None, bool]:
-    """How long it takes until so many were let in, in ms; and whether that was seen, or only set."""
-    if line is None or snapshot is None or snapshot.paused or snapshot.mode == "reject":
-        return None, False
-    if snapshot.phase == "gathering":
-        return None, False
-    if line.observed > 0:
-        return round((ahead + 1) / line.observed * 1000), True
-    if line.rate > 0:
-        return round((ahead + 1) / line.rate * 1000), False
-    return None, False

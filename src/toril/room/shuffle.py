@@ -7,6 +7,7 @@ the room opens, so everybody can draw the order again.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import struct
@@ -15,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from toril.errors import InvalidValue
 from toril.room.settings import Seed
 from toril.room.snapshot import STRETCH
-from toril.room.ticket import Lane
+from toril.room.store import ShardStore
+from toril.room.ticket import Lane, check_lane
 
 
 def lot(seed: str, lane: Lane, shard: int, ticket: int) -> bytes:
@@ -47,3 +49,15 @@ def stretches(order: Sequence[int], placed: int) -> Iterator[tuple[int, bytes]]:
         part = order[at : at + size]
         yield placed + at, struct.pack(f">{len(part)}I", *part)
         at += len(part)
+
+
+async def write_order(store: ShardStore) -> None:
+    """Draw the order of a room of one shard, and write down what of it is not written down yet."""
+    _, meta, lanes = await store.look()
+    for name, (line, _) in lanes.items():
+        lane = check_lane(name)
+        first, sealed, placed = (line.get(what, 0) for what in ("first", "sealed", "placed"))
+        if placed < sealed:
+            order = await asyncio.to_thread(drawn_order, meta["seed"], lane, first + 1, sealed)
+            for before, packed in stretches(order[placed - first :], placed):
+                await store.place(lane, before, packed)

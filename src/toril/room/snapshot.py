@@ -116,15 +116,21 @@ class Snapshot:
     phase: Phase
     paused: bool
     patience_ms: int
-    lanes: Mapping[Lane, Line]
+    shards: tuple[Mapping[Lane, Line], ...]
+    cuts: Mapping[Lane, int]
+    """How many cuts there were: see :class:`~toril.room.shards.Cuts`."""
 
     @classmethod
     def read(cls, said: Mapping[bytes, bytes]) -> Self:
         """From what is written down."""
-        lanes: dict[Lane, Line] = {}
-        for lane in get_args(Lane):
-            raw = lane.encode()
-            lanes[lane] = Line.read(said[raw], said[raw + b":counts"], said[raw + b":front"])
+        shards = []
+        for shard in range(int(said.get(b"shards", 1))):
+            prefix = b"%d/" % shard if b"shards" in said else b""
+            lines: dict[Lane, Line] = {}
+            for lane in get_args(Lane):
+                name = prefix + lane.encode()
+                lines[lane] = Line.read(said[name], said[name + b":counts"], said[name + b":front"])
+            shards.append(lines)
         mode, phase = said[b"mode"].decode(), said[b"phase"].decode()
         return cls(
             version=int(said[b"v"]),
@@ -133,10 +139,27 @@ class Snapshot:
             phase=next(one for one in get_args(Phase) if one == phase),
             paused=said[b"paused"] == b"1",
             patience_ms=int(said[b"patience"]),
-            lanes=lanes,
+            shards=tuple(shards),
+            cuts={lane: int(said.get(lane.encode() + b":cuts", 0)) for lane in get_args(Lane)},
         )
 
     @property
     def ordered(self) -> bool:
         """Whether people are let in in the order of their places."""
         return self.mode != "random"
+
+    def waiting(self, lane: Lane) -> int:
+        """How many waited."""
+        return sum(lines[lane].waiting for lines in self.shards)
+
+    def active(self, lane: Lane) -> int:
+        """How many had been let in, and were not done."""
+        return sum(lines[lane].active for lines in self.shards)
+
+    def observed(self, lane: Lane) -> float:
+        """Admissions per second, lately; 0: not known."""
+        return sum(lines[lane].observed for lines in self.shards)
+
+    def rate(self, lane: Lane) -> float:
+        """Admissions per second, by the settings."""
+        return self.shards[0][lane].rate

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Self
 
 from toril.room.settings import Settings
@@ -76,6 +78,14 @@ class Stats:
     """Joins that were turned away: closed, or full."""
     lanes: Mapping[Lane, LaneStats]
 
+    def with_shards(self, shards: Sequence[Stats]) -> Stats:
+        """The same, with the counters of a room's shards."""
+        return replace(
+            self,
+            refused=sum(shard.refused for shard in shards),
+            lanes={lane: reduce(add, (shard.lanes[lane] for shard in shards)) for lane in self.lanes},
+        )
+
     @classmethod
     def read(
         cls,
@@ -92,7 +102,7 @@ class Stats:
             settings=Settings.read(meta),
             phase="gathering" if phase == "gathering" else "shuffling" if phase == "shuffling" else "open",
             paused=meta["paused"] == "1",
-            resetting="resetting" in meta,
+            resetting=meta.get("resetting") == "1",
             commitment=meta["commitment"],
             refused=int(meta.get("refused", 0)),
             lanes={check_lane(lane): LaneStats.read(line, active) for lane, (line, active) in lanes.items()},

@@ -37,6 +37,8 @@ class Scripts:
         self.place, self.configure, self.stats, self.reset = map(
             load, ("place", "configure", "stats", "reset")
         )
+        self.allot, self.serve, self.settle, self.publish = map(load, ("allot", "serve", "settle", "publish"))
+        self.cut, self.cuts = map(load, ("cut", "cuts"))
 
 
 SCRIPTS = Scripts()
@@ -107,11 +109,11 @@ class ShardStore:
         )
         return Ticket.read(self.room, self.shard, said, repeated=new == 0)
 
-    async def touch(self, tokens: Sequence[Token]) -> tuple[int, int, list[Ticket | None]]:
-        """The snapshot's version, the time, and the tickets; None for those that are not known."""
+    async def touch(self, tokens: Sequence[Token]) -> tuple[int, list[Ticket | None]]:
+        """The snapshot's version, and the tickets; None for those that are not known."""
         args = [part for token in tokens for part in (token.lane, token.ticket, token.secret)]
-        version, now, *said = await self._run(self._scripts.touch, *args, repeatable=True)
-        return int(version), int(now), [self._ticket(one) for one in said]
+        version, *said = await self._run(self._scripts.touch, *args, repeatable=True)
+        return int(version), [self._ticket(one) for one in said]
 
     async def enter(self, token: Token) -> Ticket | None:
         """Enter, where it was let in; the ticket as it is then."""
@@ -158,9 +160,9 @@ class ShardStore:
         )
         return Tick(admitted, ghosts, ended, bool(more), version, phase.decode(), bool(resetting))
 
-    async def start(self) -> str:
-        """Open a room that gathers; the phase it is in then."""
-        phase: bytes = await self._run(self._scripts.start, repeatable=True)
+    async def start(self, which: str = "") -> str:
+        """Open a room that gathers; the phase it is in then. See ``lua/room/start.lua``."""
+        phase: bytes = await self._run(self._scripts.start, which, repeatable=True)
         return phase.decode()
 
     async def place(self, lane: Lane, placed: int, packed: bytes) -> tuple[int, int]:
@@ -173,6 +175,11 @@ class ShardStore:
         args = [part for pair in fields.items() for part in pair]
         return bool(await self._run(self._scripts.configure, how, *args, repeatable=True))
 
+    async def put(self, version: int, phase: str, fields: Mapping[str, str]) -> None:
+        """Give a shard the settings of its room, unless it has them or newer ones."""
+        args = [part for pair in fields.items() for part in pair]
+        await self._run(self._scripts.configure, "put", version, phase, *args, repeatable=True)
+
     async def reset(self, steps: int, phase: str, seed: str, commitment: str) -> int:
         """One step of sending everybody away; how many went, 0 when it is done."""
         ended: int = await self._run(self._scripts.reset, steps, phase, seed, commitment, repeatable=True)
@@ -183,14 +190,52 @@ class ShardStore:
         now, meta, *lanes = await self._run(self._scripts.stats)
         if not meta:
             raise NoSuchRoom(f"NOROOM there is no room {self.room!r}")
-        return (
-            int(now),
-            {name: value.decode() for name, value in _pairs(meta).items()},
-            {
-                lane.decode(): ({name: int(value) for name, value in _pairs(line).items()}, active)
-                for lane, line, active in lanes
-            },
+        lines = {}
+        for lane, line, active in lanes:
+            numbers = {name: int(value) for name, value in _pairs(line).items() if value.isdigit()}
+            lines[lane.decode()] = (numbers, int(active))
+        return int(now), {name: value.decode() for name, value in _pairs(meta).items()}, lines
+
+    async def claim(self, key: str, fingerprint: str, lasts_ms: int) -> None:
+        """Remember what was asked with an idempotency key, wherever its ticket is."""
+        said = await self._redis.command(
+            "SET", self.keys.claimed(key), fingerprint, "NX", "GET", "PX", lasts_ms, repeatable=True
         )
+        if said not in (None, fingerprint.encode()):
+            raise IdempotencyConflict("CONFLICT this idempotency key was used for another request")
+
+    # ------------------------------------------------------------------ rounds: see shards.py
+
+    async def allot(self, steps: int) -> Any:
+        """Begin a round, or hear of the one that is open."""
+        return await self._run(self._scripts.allot, steps, repeatable=True)
+
+    async def serve(self, *args: Argument) -> Any:
+        """Do a shard's part of a round; None where the shard has other settings."""
+        return await self._run(self._scripts.serve, *args, repeatable=True)
+
+    async def settle(self, *args: Argument) -> Any:
+        """End a round."""
+        return await self._run(self._scripts.settle, *args, repeatable=True)
+
+    async def publish(self, version: int, fields: Mapping[str, Argument]) -> None:
+        """Publish the snapshot of the whole room in a shard."""
+        args = [part for pair in fields.items() for part in pair]
+        await self._run(self._scripts.publish, version, *args, repeatable=True)
+
+    async def write_cuts(self, lane: Lane, cuts: Sequence[str]) -> None:
+        """Write down the cuts of a shuffled order, where there are none."""
+        await self._run(self._scripts.cut, lane, *cuts, repeatable=True)
+
+    async def cuts(self, lane: Lane, known: int) -> tuple[int, list[tuple[int, ...]]]:
+        """How many cuts were before the first that is told, and the cuts from there on."""
+        before, said = await self._run(self._scripts.cuts, lane, known)
+        return int(before), [tuple(map(int, cut.split())) for cut in said]
+
+    async def meta(self) -> dict[str, str]:
+        """All that is written down of the settings; empty where there is no room."""
+        said = await self._redis.command("HGETALL", self.keys.meta)
+        return {name: value.decode() for name, value in _pairs(said).items()}
 
     async def snapshot(self) -> Snapshot | None:
         """The snapshot that was published last; None where none was yet."""

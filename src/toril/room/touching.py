@@ -11,8 +11,8 @@ from toril.room.ticket import Ticket, Token
 TOGETHER = 200
 """Tickets of one call."""
 
-Heard = tuple[int, int, Ticket | None]
-"""The snapshot's version, the time, and the ticket."""
+Heard = tuple[int, Ticket | None]
+"""The snapshot's version, and the ticket."""
 
 
 class Toucher:
@@ -41,7 +41,7 @@ class Toucher:
 
     async def _send_batch(self, batch: Sequence[tuple[Token, asyncio.Future[Heard]]]) -> None:
         try:
-            version, now, tickets = await self._store.touch([token for token, _ in batch])
+            version, tickets = await self._store.touch([token for token, _ in batch])
         except Exception as problem:  # noqa: BLE001 - whoever waits for an answer gets it
             for _, answer in batch:
                 if not answer.done():
@@ -49,4 +49,4 @@ class Toucher:
             return
         for (_, answer), ticket in zip(batch, tickets, strict=True):
             if not answer.done():
-                answer.set_result((version, now, ticket))
+                answer.set_result((version, ticket))

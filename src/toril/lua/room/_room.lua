@@ -26,7 +26,7 @@ end
 
 local SETTINGS = {
   'mode', 'phase', 'paused', 'patience', 'grain', 'enter', 'session', 'remember', 'most', 'seed', 'resetting',
-  'interval', 'opens', 'shards',
+  'interval', 'opens', 'shards', 'version', 'round',
 }
 
 -- The settings, numbers as numbers; nil where the room was never made.

@@ -27,7 +27,7 @@ end
 
 -- How many may come in now; the bucket as it is, where it counts.
 local function allowed(l, lane)
-  if room.phase == 'gathering' or room.paused == 1 or room.resetting or room.mode == 'reject' then
+  if room.phase == 'gathering' or room.paused == 1 or room.resetting == 1 or room.mode == 'reject' then
     return 0
   elseif room.mode == 'passthrough' then
     return steps
@@ -73,4 +73,4 @@ local version = call('HGET', p .. 'snapshot', 'v')
 if not version or now - published >= room.interval or now < published then
   version = publish(p, room, now)
 end
-return { total, ghosts_dropped, ended, more, tonumber(version), room.phase, room.resetting and 1 or 0 }
+return { total, ghosts_dropped, ended, more, tonumber(version), room.phase, room.resetting == 1 and 1 or 0 }

@@ -46,7 +46,7 @@ if user ~= '' then
     end
   end
 end
-if room.resetting or room.mode == 'reject' then
+if room.resetting == 1 or room.mode == 'reject' then
   call('HINCRBY', p .. 'meta', 'refused', 1)
   return redis.error_reply('CLOSED the room takes nobody now')
 end

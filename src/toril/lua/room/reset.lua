@@ -14,7 +14,7 @@ if not room then
 end
 local us = now_us()
 local now = math.floor(us / 1000)
-if not room.resetting then
+if room.resetting ~= 1 then
   call('HSET', p .. 'meta', 'resetting', 1)
   note(p, us, 'what', 'reset')
 end
@@ -39,7 +39,6 @@ for _, lane in ipairs(LANES) do
   call('HSET', l .. 'line', 'sealed', 0, 'placed', 0)
   move_head(l, line, line.issued)
 end
-call('HDEL', p .. 'meta', 'resetting')
-call('HSET', p .. 'meta', 'phase', phase, 'seed', seed, 'commitment', commitment)
+call('HSET', p .. 'meta', 'resetting', 0, 'phase', phase, 'seed', seed, 'commitment', commitment)
 note(p, us, 'what', 'create', 'commitment', commitment, 'phase', phase)
 return 0

@@ -2,7 +2,7 @@
 -- Open a room that gathers people; one that is open stays as it is.
 -- keyspace: room
 -- keys: base meta
--- args: none
+-- args: '' for a room of one shard, or a shard; for a room of several: 'begin', and 'end' when all is shuffled
 -- result: the phase it is in now
 -- include: room/_room
 -- include: room/_line
@@ -13,7 +13,14 @@ local room = room_of(p)
 if not room then
   return redis.error_reply(NO_ROOM)
 end
-if room.phase == 'gathering' then
+local which = ARGV[1]
+if which == 'end' and room.phase == 'shuffling' then
+  room.phase = 'open'
+elseif which == 'begin' and room.phase == 'gathering' then
+  room.phase = 'shuffling'
+  note(p, now_us(), 'what', 'start', 'seed', room.seed)
+elseif which == '' and room.phase == 'gathering' then
   start(p, room, now_us())
 end
+call('HSET', p .. 'meta', 'phase', room.phase)
 return room.phase

@@ -3,7 +3,7 @@
 -- keyspace: room
 -- keys: base meta
 -- args: for each: lane, ticket, secret
--- result: version of the snapshot, ms now, then for each the ticket, or nil where it is not known
+-- result: version of the snapshot, then for each the ticket, or nil where it is not known
 -- include: room/_room
 
 local p = KEYS[1]
@@ -12,7 +12,7 @@ if not room then
   return redis.error_reply(NO_ROOM)
 end
 local now = math.floor(now_us() / 1000)
-local results = { call('HGET', p .. 'snapshot', 'v') or '0', text(now) }
+local results = { call('HGET', p .. 'snapshot', 'v') or '0' }
 for i = 1, #ARGV, 3 do
   local lane = ARGV[i]
   local its = owned(p, lane, room, ARGV[i + 1], ARGV[i + 2], now)

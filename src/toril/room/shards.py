@@ -1,0 +1,194 @@
+"""A room over several slots: tickets for each shard, one order, one budget.
+
+People are let in by rounds. The room allots, from one budget and by what the shards last said; each shard
+serves; the room settles. One round is open at a time, and each of its steps can be made again, so a process
+that dies in the middle is replaced by any other. The budget is charged when a round is settled, as if all had
+come in that moment: over any time, no more come in than one bucket would let in.
+
+The order between shards is made by *cuts*: how many tickets each had given when it served. Everybody of one
+cut comes in before anybody of the next. So of two people in different shards the later one can come in first
+only if they joined less than one round apart; by no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toril.connection.wire import Argument
+from toril.errors import TorilError
+from toril.room.errors import NoSuchRoom
+from toril.room.shuffle import lot, stretches
+from toril.room.snapshot import Snapshot
+from toril.room.store import ShardStore, Tick
+from toril.room.ticket import Lane, check_lane
+
+NOT_COPIED = frozenset({"phase", "version", "round", "round_open", "round_from", "refused"})
+"""What a shard has of its own, and does not take over from its room."""
+
+MOST_CUTS = 4096
+SMALLEST_CUT = 64
+"""Of a shuffled order: people between one cut and the next."""
+
+
+class Cuts:
+    """The cuts of one lane, as far as this process has read them."""
+
+    def __init__(self, hall: ShardStore, lane: Lane) -> None:
+        self._hall = hall
+        self._lane = lane
+        self._before = 0
+        self._rows: list[tuple[int, ...]] = []
+        self._lock = asyncio.Lock()
+
+    async def know(self, count: int) -> None:
+        """Read those that are missing of the first so many."""
+        async with self._lock:
+            known = self._before + len(self._rows)
+            if known < count:
+                before, rows = await self._hall.cuts(self._lane, known)
+                if before > known:
+                    self._before, self._rows = before, []
+                self._rows += rows
+
+    def forget(self, heads: Sequence[int]) -> None:
+        """Let go of those that are settled in all shards."""
+        gone = 0
+        while gone < len(self._rows) and all(map(int.__le__, self._rows[gone], heads)):
+            gone += 1
+        self._rows, self._before = self._rows[gone:], self._before + gone
+
+    def of(self, shard: int, place: int, count: int) -> tuple[int, ...] | None:
+        """The cut that a place belongs to, of the first so many; None where it was not made yet."""
+        rows = self._rows[: max(0, count - self._before)]
+        at = bisect_left(rows, place, key=lambda row: row[shard])
+        return rows[at] if at < len(rows) else None
+
+
+def ahead_of(snapshot: Snapshot, cuts: Cuts, lane: Lane, shard: int, place: int) -> int | None:
+    """How many are let in before somebody, at most; None until the next cut says so."""
+    cut = cuts.of(shard, place, snapshot.cuts[lane])
+    own, _ = snapshot.shards[shard][lane].ahead(place)
+    if cut is None:
+        return 0 if place <= snapshot.shards[shard][lane].head else None
+    others = (
+        lines[lane].upto(cut[other])[0] for other, lines in enumerate(snapshot.shards) if other != shard
+    )
+    return own + sum(others)
+
+
+class Rounds:
+    """Lets people into a room of several shards."""
+
+    def __init__(self, hall: ShardStore, stores: Sequence[ShardStore], steps: int) -> None:
+        self._hall = hall
+        self._stores = stores
+        self._steps = steps
+
+    async def once(self) -> Tick:
+        """One round, from where it is."""
+        number, version, phase, resetting, *lanes = await self._hall.allot(self._steps)
+        # One after the other: the moments at which a cut is made are then as close as they can be.
+        served = [await self._serve(shard, number, version, lanes) for shard in range(len(self._stores))]
+        args: list[Argument] = [number]
+        for at, (lane, _, _, before, _) in enumerate(lanes):
+            args += (lane, before)
+            for said in served:
+                _, came, _, _, head, tickets, active, waiting, alive, _ = said[at]
+                args += (came, head, tickets, active, waiting, len(alive), *alive)
+        await self._publish(number, phase, served, await self._hall.settle(*args))
+        each = [lane for said in served for lane in said]
+        admitted, ghosts, ended = (sum(int(lane[what]) for lane in each) for what in (1, 2, 3))
+        more = admitted + ghosts > 0 and any(int(lane[7]) for lane in each)
+        return Tick(admitted, ghosts, ended, more, number, phase.decode(), bool(resetting))
+
+    async def _serve(self, shard: int, number: int, version: int, lanes: Sequence[Any]) -> Any:
+        args: list[Argument] = [number, version, self._steps]
+        for lane, grants, places, _, cuts in lanes:
+            own = [cut.split()[shard] for cut in cuts]
+            args += (lane, grants.split()[shard], places.split()[shard], len(own), *own)
+        for _ in range(10):
+            said = await self._stores[shard].serve(*args)
+            if said is not None:
+                return said
+            args[1] = await self.sync(shard)
+        raise TorilError(f"shard {shard} of room {self._hall.room!r} does not take the settings of the room")
+
+    async def sync(self, shard: int) -> int:
+        """Give a shard the settings of the room; their version."""
+        meta = await self._hall.meta()
+        if not meta:
+            raise NoSuchRoom(f"NOROOM there is no room {self._hall.room!r}")
+        fields = {name: value for name, value in meta.items() if name not in NOT_COPIED}
+        phase = "open" if meta["phase"] == "open" else "gathering"
+        await self._stores[shard].put(int(meta["version"]), phase, fields)
+        return int(meta["version"])
+
+    async def _publish(
+        self, version: int, phase: bytes, served: Sequence[Any], settled: Sequence[Any]
+    ) -> None:
+        now, mode, paused, patience, *counted = settled
+        fields: dict[str, Argument] = {
+            "now": now,
+            "mode": mode,
+            "phase": phase,
+            "paused": paused,
+            "patience": patience,
+            "shards": len(served),
+        }
+        for shard, said in enumerate(served):
+            for lane, *_, parts in said:
+                for name, part in zip(("", ":counts", ":front"), parts, strict=True):
+                    fields[f"{shard}/{lane.decode()}{name}"] = part
+        for lane, count in counted:
+            fields[f"{lane.decode()}:cuts"] = count
+        for store in self._stores:
+            await store.publish(version, fields)
+
+    async def shuffle(self) -> None:
+        """Draw one order for all shards, and write it down: each shard's places, and the cuts between."""
+        for store in self._stores:
+            await store.start()
+        looks = [await store.look() for store in self._stores]
+        seed = (await self._hall.meta())["seed"]
+        for name in looks[0][2]:
+            lane = check_lane(name)
+            lines = [lanes[name][0] for _, _, lanes in looks]
+            firsts = [line.get("first", 0) for line in lines]
+            sealed = [line.get("sealed", 0) for line in lines]
+            order = await asyncio.to_thread(_draw, seed, lane, firsts, sealed)
+            if not order:
+                continue
+            await self._hall.write_cuts(lane, _cuts_of(order, firsts))
+            for shard, line in enumerate(lines):
+                own = [ticket for its, ticket in order if its == shard]
+                await self._write(shard, lane, own[line.get("placed", 0) - firsts[shard] :], line)
+        await self._hall.start("end")
+
+    async def _write(self, shard: int, lane: Lane, order: Sequence[int], line: Mapping[str, int]) -> None:
+        for before, packed in stretches(order, line.get("placed", 0)):
+            now, _ = await self._stores[shard].place(lane, before, packed)
+            if now < before + len(packed) // 4:
+                raise TorilError(f"the order of shard {shard} was written down to {now} only")
+
+
+def _draw(seed: str, lane: Lane, firsts: Sequence[int], sealed: Sequence[int]) -> list[tuple[int, int]]:
+    """All tickets that are shuffled, with their shards, in the order in which they are let in."""
+    tickets = [
+        (shard, ticket)
+        for shard, (first, last) in enumerate(zip(firsts, sealed, strict=True))
+        for ticket in range(first + 1, last + 1)
+    ]
+    return sorted(tickets, key=lambda one: lot(seed, lane, *one))
+
+
+def _cuts_of(order: Sequence[tuple[int, int]], firsts: Sequence[int]) -> list[str]:
+    size = max(SMALLEST_CUT, -(-len(order) // MOST_CUTS))
+    places, cuts = list(firsts), []
+    for at, (shard, _) in enumerate(order, 1):
+        places[shard] += 1
+        if at % size == 0 or at == len(order):
+            cuts.append(" ".join(map(str, places)))
+    return cuts
