@@ -55,6 +55,7 @@ from tests.conformance.replies import Reply, reply_difference
 from tests.conformance.sides import START, NodeSide
 from tests.conformance.toril_side import TorilSide
 from tests.conftest import SCALE
+from tests.queue.audit import until
 from toril import Connection, connect
 from toril import queue as toril
 from toril.queue import DelayedError, Job, Queue, UnrecoverableError, Worker
@@ -72,15 +73,6 @@ KINDS: tuple[Kind, Kind] = ("node", "toril")
 PAIRS: list[tuple[Kind, Kind]] = [("node", "toril"), ("toril", "node")]
 
 Json = Any
-
-
-async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = 20.0) -> None:
-    """Wait for a state."""
-    end = time.monotonic() + timeout
-    while not await condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"waited {timeout:g} s in vain for {what}")
-        await asyncio.sleep(0.01)
 
 
 # ---------------------------------------------------------------------- who plays

@@ -83,7 +83,8 @@ async def test_retention_safe_when_readers_die_and_come_back(
     with ExitStack() as stack:
         made: Server | Cluster
         if shape == "standalone":
-            settings |= {"appendonly": "yes", "aof-use-rdb-preamble": rng.choice(("yes", "no"))}
+            settings |= {"appendonly": "yes", "appendfsync": "always"}
+            settings |= {"aof-use-rdb-preamble": rng.choice(("yes", "no"))}
             made = stack.enter_context(standalone(settings, binary=binary))
         else:
             made = stack.enter_context(cluster(settings=settings, binary=binary))

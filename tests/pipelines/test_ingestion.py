@@ -15,6 +15,7 @@ import pytest
 
 import toril.pipelines.spans.ingestion
 from tests.conftest import MATRIX, Servers, emptied
+from tests.waiting import until
 from toril import connect
 from toril.aggregate import Aggregate
 from toril.events import AnyEvent, EventHandler, HandlerContext, NewEvent, StoreError
@@ -64,12 +65,6 @@ class Place:
         row = await self.traces.get(tenant, trace_id)
         assert row is not None
         return row.summary
-
-
-async def until(true: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await true():
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture(params=["memory", *MATRIX])

@@ -14,6 +14,7 @@ import pytest
 from tests.conformance.oracle import NodeOracle
 from tests.conformance.sides import NodeSide
 from tests.conftest import SCALE
+from tests.waiting import until
 from toril import Connection, connect
 from toril.connection import ConnectionFailed
 from toril.errors import InvalidValue
@@ -69,12 +70,6 @@ async def some(events: QueueEvents, count: int) -> list[Event]:
 async def stored_ids(queue: Queue) -> list[str]:
     stored = await queue.store.redis.command("XRANGE", queue.keys.events, "-", "+")
     return [entry[0].decode() for entry in stored]
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await condition():
-            await asyncio.sleep(0.002)
 
 
 async def clients(redis: Connection, *, reading: bool = False) -> int:

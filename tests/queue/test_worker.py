@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -15,6 +15,7 @@ import pydantic
 import pytest
 
 from tests.queue import handlers
+from tests.waiting import until
 from toril import Connection, InvalidValue, connect
 from toril.queue import (
     AddJob,
@@ -44,13 +45,6 @@ def queue(redis: Connection) -> Queue:
 
 def worker_for(queue: Queue, **options: Any) -> Worker:
     return Worker(queue.name, queue.store.redis, **options)
-
-
-async def until(condition: Callable[[], Awaitable[object]], seconds: float = 20.0) -> None:
-    """Wait for a state."""
-    async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.005)
 
 
 async def until_counts(queue: Queue, seconds: float = 20.0, **wanted: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from toril import Connection
 from toril.queue import AddJob, JobOptions, Queue, Worker
 from toril.queue.worker.worker import FIRST_STEP, LARGEST_STEP, STEPS_AT_ONCE
@@ -71,10 +72,15 @@ async def test_a_backlog_is_worked_on_in_two_steps_at_once(queue: Queue, concurr
     assert await queue.counts("completed") == {"completed": jobs}
 
 
+async def waits_for_the_marker(queue: Queue) -> bool:
+    clients: bytes = await queue.store.redis.command("CLIENT", "LIST", near=queue.keys.meta)
+    return b" cmd=bzpopmin " in clients
+
+
 async def test_an_idle_worker_asks_for_few_jobs_and_with_one_step(queue: Queue) -> None:
     watched = Watched(queue, concurrency=200, jobs=1)
     await watched.start()
-    await asyncio.sleep(0.2)
+    await until(lambda: waits_for_the_marker(queue))
     watched.steps.clear()
     await queue.add("job", 1)
     async with asyncio.timeout(10):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -107,13 +106,3 @@ async def serving(
             ) as http,
         ):
             yield Served(server, parts, sourcing, key, http)
-
-
-async def until(true: Callable[[], bool | Awaitable[bool]], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while True:
-        found = true()
-        if await found if isinstance(found, Awaitable) else found:
-            return
-        assert time.monotonic() < end, "waited in vain"
-        await asyncio.sleep(0.01)

@@ -10,6 +10,7 @@ import pytest
 
 import toril.client
 from tests.server.parts import Served, serving, span
+from tests.waiting import until
 from toril import InvalidValue
 from toril.client import Client, KeyRefused, RequestRefused, Sent, ServerAway
 from toril.pipelines.spans.tables import SpanRow, TraceRow
@@ -97,7 +98,12 @@ async def test_a_busy_server_is_asked_again(redis_url: str, impatient: None) -> 
         gate = served.server.app.state.gate
         gate.closing = True
         sending = asyncio.create_task(client.record([span()]))
-        await asyncio.sleep(0.1)
+
+        async def refused_twice() -> bool:
+            said = (await client._http.get("/metrics")).text
+            return 'toril_http_requests_total{route="/v1/traces",status="503"} 2.0' in said
+
+        await until(refused_twice)
         assert not sending.done()
         gate.closing = False
         assert await sending == Sent(1, 0, [])

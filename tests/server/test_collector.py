@@ -29,7 +29,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 
 import toril.runtime.sourcing
 from tests.conftest import MATRIX, Servers, emptied
-from tests.server.parts import GZIP, JSON, PROTOBUF, TRACE, Served, SlowRecorder, serving, span, until
+from tests.server.parts import GZIP, JSON, PROTOBUF, TRACE, Served, SlowRecorder, serving, span
+from tests.waiting import until
 from toril.aggregate import Aggregate
 from toril.connection import Durability, connect
 from toril.pipelines.spans import otlp
@@ -450,7 +451,7 @@ async def test_large_spans_are_recorded_few_at_a_time(redis_url: str) -> None:
 
 
 async def test_redis_away_is_503_and_back_is_200(monkeypatch: pytest.MonkeyPatch) -> None:
-    with standalone({"appendonly": "yes"}) as server:
+    with standalone({"appendonly": "yes", "appendfsync": "always"}) as server:
         monkeypatch.setattr(toril.runtime.sourcing, "connect", lambda url: connect(url, patience=0.3))
         async with serving(server.url) as served:
             assert (await served.post(GOOD, PROTOBUF)).status_code == 200

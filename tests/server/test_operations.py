@@ -17,7 +17,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from tests.conftest import Servers, emptied
-from tests.server.parts import PROTOBUF, Served, serving, span, until
+from tests.server.parts import PROTOBUF, Served, serving, span
+from tests.waiting import until
 from toril.events import CommandHandler, Count, DeclaredProjection, EventHandler, NewEvent
 from toril.pipelines.spans import otlp
 from toril.runtime import EventSourcing, Retry
