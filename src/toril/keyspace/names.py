@@ -10,7 +10,7 @@ from typing import Literal, NewType, Self
 
 from toril.keyspace.slots import InvalidName, tag_of
 
-Kind = Literal["queue", "stream", "log", "partition", "room", "seats", "rate", "server"]
+Kind = Literal["queue", "stream", "log", "partition", "room", "seats", "rate", "idempotency", "server"]
 
 
 @dataclass(frozen=True, slots=True)

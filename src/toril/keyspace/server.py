@@ -28,3 +28,8 @@ class ServerKeys(KeySet):
     def api_keys_used(self) -> Key:
         """Hash: when an API key was last used, by its digest."""
         return self["api-keys-used"]
+
+    @property
+    def room_pages(self) -> Key:
+        """Hash: what the waiting page of a room shows, by event."""
+        return self["room-pages"]
