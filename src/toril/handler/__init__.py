@@ -3,6 +3,7 @@
 from toril.handler.errors import BudgetExceeded, PolicyDenied, TransientError, UnrecoverableError
 from toril.handler.handler import Handler, UnfitPayload, fit
 from toril.handler.process import HandlerDied, HandlerFailed
+from toril.handler.registry import Handlers
 from toril.handler.run import Runnable, Runner, TimedOut
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "Handler",
     "HandlerDied",
     "HandlerFailed",
+    "Handlers",
     "PolicyDenied",
     "Runnable",
     "Runner",

@@ -63,20 +63,24 @@ class Runner:
         self._idle: list[HandlerProcess] = []
         self._busy: set[HandlerProcess] = set()
 
-    async def run(self, handler: Handler, job: Runnable) -> Any:
-        """What the handler returns. Cancelling this stops it (a thread goes on until it ends by itself)."""
+    async def run(self, handler: Handler, job: Runnable, timeout: float | None = None) -> Any:
+        """What the handler returns. Cancelling this stops it (a thread goes on until it ends by itself).
+
+        ``timeout`` is the job's own, and goes before the handler's.
+        """
         args: tuple[Any, ...] = ()
         if handler.takes_data and not handler.in_process:
             args = (handler.payload(job.data),)
-        if handler.timeout is None:
+        timeout = timeout or handler.timeout
+        if timeout is None:
             return await self._call(handler, job, args)
-        limit = asyncio.timeout(handler.timeout)
+        limit = asyncio.timeout(timeout)
         try:
             async with limit:
                 return await self._call(handler, job, args)
         except TimeoutError:
             if limit.expired():
-                raise TimedOut(f"timed out after {handler.timeout:g} s") from None
+                raise TimedOut(f"timed out after {timeout:g} s") from None
             raise  # the handler's own
 
     def _call(self, handler: Handler, job: Runnable, args: tuple[Any, ...]) -> Awaitable[Any]:

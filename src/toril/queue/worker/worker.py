@@ -14,10 +14,10 @@ import time
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from toril.connection import (
     CommandRefused,
@@ -28,7 +28,7 @@ from toril.connection import (
     connect,
 )
 from toril.errors import InvalidValue, TorilError
-from toril.handler import Handler, HandlerFailed, Runner, UnfitPayload
+from toril.handler import HandlerFailed, Handlers, Runner, UnfitPayload
 from toril.keyspace import QueueKeys
 from toril.queue.errors import (
     DelayedError,
@@ -107,7 +107,7 @@ class _Ended(NamedTuple):
     problem: BaseException | None = None
 
 
-class Worker:
+class Worker(Handlers):
     """Works on the jobs of a queue.
 
     ::
@@ -125,7 +125,12 @@ class Worker:
     ``redis`` is a URL, a connection (the worker opens one of its own to the same place), or None for the
     embedded server. Times are milliseconds as in BullMQ, or timedeltas; ``grace`` and ``drain_delay`` are
     seconds.
+
+    ``@worker.on(event)`` hears of ``active(job)``, ``completed(job, value)``, ``failed(job, error)``,
+    ``stalled(job_id)``, ``lock_lost(job)`` and ``error(error)``.
     """
+
+    EVENTS: ClassVar[tuple[str, ...]] = ("active", "completed", "failed", "stalled", "lock_lost", "error")
 
     def __init__(
         self,
@@ -154,6 +159,7 @@ class Worker:
         if any(char.isspace() for char in worker_name):
             raise InvalidValue("worker name", worker_name, "it must not contain spaces (CLIENT SETNAME)")
         self.keys = QueueKeys(name, prefix)
+        super().__init__(self.keys.name, log)
         self.concurrency = concurrency
         self.name = worker_name
         self._redis_or_url = redis
@@ -175,8 +181,6 @@ class Worker:
             worker=worker_name,
             metrics_points=metrics_points,
         )
-        self._handlers: dict[str, Handler] = {}
-        self._listeners: dict[str, list[Callable[..., Any]]] = {}
         self._runner = Runner()
         self._token = str(uuid.uuid4())
         self._count = itertools.count(1)
@@ -203,52 +207,6 @@ class Worker:
         self._idle = asyncio.Event()
         self._over = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-
-    # ------------------------------------------------------------------ handlers and listeners
-
-    def handler(
-        self, name: str = "*", *, in_process: bool = False, timeout: float | None = None
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Say which function works on jobs of a name; ``*`` for all names without one of their own.
-
-        ``timeout``: seconds after which a run is stopped and has failed. ``in_process``: run it in a process
-        of its own, where also an endless loop can be stopped.
-        """
-        if name in self._handlers:
-            raise InvalidValue("handler", name, "there is one for that name already")
-
-        def add(function: Callable[..., Any]) -> Callable[..., Any]:
-            self._handlers[name] = Handler.of(function, in_process=in_process, timeout=timeout)
-            return function
-
-        return add
-
-    def on(self, event: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Call a function when something happens.
-
-        ``active(job)``, ``completed(job, value)``, ``failed(job, error)``, ``stalled(job_id)``,
-        ``lock_lost(job)``, ``error(error)``.
-        """
-        known = ("active", "completed", "failed", "stalled", "lock_lost", "error")
-        if event not in known:
-            raise InvalidValue("event", event, f"one of {', '.join(known)}")
-
-        def add(function: Callable[..., Any]) -> Callable[..., Any]:
-            self._listeners.setdefault(event, []).append(function)
-            return function
-
-        return add
-
-    def _emit(self, event: str, *args: Any) -> None:
-        for listener in self._listeners.get(event, ()):
-            try:
-                listener(*args)
-            except Exception:
-                log.exception("a listener for %r of queue %s has failed", event, self.keys.name)
-
-    def _report(self, problem: BaseException) -> None:
-        log.warning("queue %s: %s", self.keys.name, problem)
-        self._emit("error", problem)
 
     # ------------------------------------------------------------------ life
 
@@ -406,9 +364,9 @@ class Worker:
                     result = replace(result, codes=codes)
                 return result
             except ConnectionFailed as problem:
-                self._report(problem)  # not executed; the connection has waited already
+                self.report(problem)  # not executed; the connection has waited already
             except (OutcomeUnknown, CommandRefused) as problem:
-                self._report(problem)
+                self.report(problem)
                 if isinstance(problem, CommandRefused):
                     await asyncio.sleep(REFUSED_PAUSE)
                     if problem.code in _NO_WRITES_NOW:
@@ -426,16 +384,16 @@ class Worker:
             try:
                 return await self._store.reclaim(tokens)
             except (ConnectionFailed, OutcomeUnknown) as problem:
-                self._report(problem)
+                self.report(problem)
             except CommandRefused as problem:
-                self._report(problem)
+                self.report(problem)
                 await asyncio.sleep(REFUSED_PAUSE)
         return []
 
     def _settle(self, ended: Sequence[_Ended], result: StepResult, wanted: int, heard: int) -> None:
         refused = False
         for text in result.failures.values():
-            self._report(ScriptFailed(text))
+            self.report(ScriptFailed(text))
         for each, code in zip(ended, result.codes, strict=True):
             if isinstance(each.outcome, HandedBack) and code > 0:
                 self._limit(code)
@@ -443,9 +401,9 @@ class Worker:
                 refused = True
                 self._refused(each, code)
             elif each.problem is None:
-                self._emit("completed", each.job, each.value)
+                self.emit("completed", each.job, each.value)
             elif not isinstance(each.outcome, HandedBack):
-                self._emit("failed", each.job, each.problem)
+                self.emit("failed", each.job, each.problem)
         for job in result.jobs:
             self._start_job(Job.of(self._store, job))
         if wanted and not refused:
@@ -460,7 +418,7 @@ class Worker:
 
     def _refused(self, each: _Ended, code: int) -> None:
         problem = error_of(code, each.outcome.verb, job=each.job.id)
-        self._report(problem)
+        self.report(problem)
         if code in (-4, -9) and each.problem is None:
             # It cannot be completed while it has children that are pending or have failed: so it has failed.
             reason = UnrecoverableError(str(problem)) if code == -9 else problem
@@ -515,10 +473,10 @@ class Worker:
                     )
                     continue
             except (ConnectionFailed, OutcomeUnknown) as problem:
-                self._report(problem)
+                self.report(problem)
                 popped = None
             except CommandRefused as problem:
-                self._report(problem)
+                self.report(problem)
                 await asyncio.sleep(REFUSED_PAUSE)
                 popped = None
             due = int(float(popped[2])) if popped else 0
@@ -534,7 +492,7 @@ class Worker:
         task = asyncio.create_task(self._work_on(job))
         self._running[job.token] = _Running(job, task)
         task.add_done_callback(lambda _: self._stopped_before_it_began(job))
-        self._emit("active", job)
+        self.emit("active", job)
 
     def _stopped_before_it_began(self, job: Job) -> None:
         """A task that is cancelled before its first turn runs nothing, also not what would clean up."""
@@ -574,7 +532,7 @@ class Worker:
             raise UnrecoverableError(reason)
         if job.scheduler_id is not None:
             await self._schedule_next(job)
-        handler = self._handlers.get(job.name) or self._handlers.get("*")
+        handler = self.handler_for(job.name)
         if handler is None:
             raise UnrecoverableError(f"no handler for jobs named {job.name!r}")
         try:
@@ -590,7 +548,7 @@ class Worker:
         try:
             await make_next_run(self._store, job)
         except Exception as problem:
-            self._report(problem)
+            self.report(problem)
             wait = min(1000 * 2**job.attempts_started, 300_000)
             await self._store.give_up(Delayed(job.id, job.token, wait, keeps_attempt=True))
             raise DelayedError from problem
@@ -605,7 +563,7 @@ class Worker:
             outcome = failed(job, problem, trace, keep=self._keep_failed, strategy=self._backoff)
         except TorilError as unknown:
             # As in Node: a job with a backoff that nobody knows stays active, and will stall.
-            self._report(unknown)
+            self.report(unknown)
             return
         self._end(_Ended(job, outcome, problem=problem))
 
@@ -623,7 +581,7 @@ class Worker:
                 try:
                     lost = await self._store.renew(held[start : start + LARGEST_STEP], self._lock_ms)
                 except TorilError as problem:
-                    self._report(problem)
+                    self.report(problem)
                     continue
                 self._stop_lost([token for _, token in lost])
 
@@ -634,14 +592,14 @@ class Worker:
             if running is not None and not running.stopped:
                 running.stopped = "lost"
                 running.task.cancel()
-                self._report(error_of(-2, "extendLocks", job=running.job.id))
-                self._emit("lock_lost", running.job)
+                self.report(error_of(-2, "extendLocks", job=running.job.id))
+                self.emit("lock_lost", running.job)
 
     async def _keep_sweeping(self) -> None:
         while True:
             try:
                 for job_id in await self._store.sweep(self._max_stalled, self._sweep_ms):
-                    self._emit("stalled", job_id)
+                    self.emit("stalled", job_id)
             except TorilError as problem:
-                self._report(problem)
+                self.report(problem)
             await asyncio.sleep(self._sweep_ms / 1000)
