@@ -5,6 +5,8 @@ The names to know: a :class:`Room` (made with :class:`Settings`) gives a :class:
 :class:`Doorkeeper` lets people in, and makes the rate follow a :class:`LoadSignal`.
 """
 
+from toril.room.audit import Violation
+from toril.room.check import RoomCheck, check_room
 from toril.room.doorkeeper import Doorkeeper
 from toril.room.errors import (
     AlreadyUsed,
@@ -49,6 +51,7 @@ __all__ = [
     "NotReady",
     "Phase",
     "Room",
+    "RoomCheck",
     "RoomClosed",
     "RoomError",
     "RoomExists",
@@ -65,6 +68,8 @@ __all__ = [
     "TicketOver",
     "Token",
     "UnknownTicket",
+    "Violation",
+    "check_room",
     "drawn_order",
     "parse_session",
     "room_names",

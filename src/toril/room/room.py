@@ -138,7 +138,7 @@ class Room:
 
     async def start(self) -> None:
         """Open a room that gathers: draw the order of those who are there. One that is open stays so."""
-        await self._hall.start("begin" if len(await self._shards()) > 1 else "")
+        await self._hall.start("begin" if len(await self.shards()) > 1 else "")
 
     async def commitment(self) -> str:
         """SHA-256 of the seed that the order is drawn with."""
@@ -165,7 +165,7 @@ class Room:
         stats = Stats.read(self.name, now, meta, lanes)
         if stats.settings.shards == 1:
             return stats
-        looks = [await store.look() for store in await self._shards()]
+        looks = [await store.look() for store in await self.shards()]
         return stats.with_shards([Stats.read(self.name, *look) for look in looks])
 
     # ------------------------------------------------------------------ people
@@ -189,7 +189,7 @@ class Room:
         if known == ANONYMOUS:
             known = ""
         print_ = fingerprint if fingerprint is not None else _fingerprint(lane, user or "")
-        stores = await self._shards()
+        stores = await self.shards()
         store = stores[_shard_of(known or asked, len(stores))]
         if len(stores) > 1 and asked:
             await stores[_shard_of(asked, len(stores))].claim(asked, print_, CLAIM_LASTS_MS)
@@ -238,7 +238,7 @@ class Room:
 
     async def revoke_user(self, user: str) -> Ticket | None:
         """Take away the ticket that a user has; None where the user has none."""
-        stores = await self._shards()
+        stores = await self.shards()
         store = stores[_shard_of(check_id("user", user), len(stores))]
         found = await store.ticket_of(user)
         return None if found is None else await store.revoke(*found)
@@ -265,7 +265,7 @@ class Room:
 
         Any process may do this, and as often as it likes: no more are let in.
         """
-        stores = await self._shards()
+        stores = await self.shards()
         rounds = Rounds(self._hall, stores, STEPS)
         done = Tick()
         for _ in range(CALLS):
@@ -280,7 +280,7 @@ class Room:
 
     async def snapshot(self) -> Snapshot | None:
         """The snapshot that was published last."""
-        return await (await self._shards())[0].snapshot()
+        return await (await self.shards())[0].snapshot()
 
     # ------------------------------------------------------------------ inside
 
@@ -298,7 +298,7 @@ class Room:
     async def _reset_step(self) -> int:
         meta = await self._meta()
         phase = "gathering" if meta["gather"] == "1" else "open"
-        stores = await self._shards()
+        stores = await self.shards()
         seed = Seed.new()
         if len(stores) == 1:
             return await self._hall.reset(STEPS, phase, seed.hex, seed.commitment)
@@ -311,8 +311,8 @@ class Room:
         await self._change({"resetting": "0", "phase": phase})
         return 0
 
-    async def _shards(self) -> Sequence[ShardStore]:
-        """The shards; a room of one is its own."""
+    async def shards(self) -> Sequence[ShardStore]:
+        """The stores of its shards; a room of one is its own."""
         if not self._stores:
             count = int((await self._meta())["shards"])
             many = [ShardStore(self.redis, self.name, shard, self._scripts) for shard in range(count)]
@@ -321,14 +321,14 @@ class Room:
 
     async def _tell_shards(self) -> None:
         """Whoever misses this is told by the next round."""
-        stores = await self._shards()
+        stores = await self.shards()
         if len(stores) > 1:
             rounds = Rounds(self._hall, stores, STEPS)
             for shard in range(len(stores)):
                 await rounds.sync(shard)
 
     async def _store(self, shard: int) -> ShardStore:
-        stores = await self._shards()
+        stores = await self.shards()
         if shard >= len(stores):
             raise UnknownTicket("the room has no such ticket")
         return stores[shard]

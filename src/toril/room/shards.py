@@ -158,7 +158,7 @@ class Rounds:
             lines = [lanes[name][0] for _, _, lanes in looks]
             firsts = [line.get("first", 0) for line in lines]
             sealed = [line.get("sealed", 0) for line in lines]
-            order = await asyncio.to_thread(_draw, seed, lane, firsts, sealed)
+            order = await asyncio.to_thread(draw_all, seed, lane, firsts, sealed)
             if not order:
                 continue
             await self._hall.write_cuts(lane, _cuts_of(order, firsts))
@@ -174,7 +174,7 @@ class Rounds:
                 raise TorilError(f"the order of shard {shard} was written down to {now} only")
 
 
-def _draw(seed: str, lane: Lane, firsts: Sequence[int], sealed: Sequence[int]) -> list[tuple[int, int]]:
+def draw_all(seed: str, lane: Lane, firsts: Sequence[int], sealed: Sequence[int]) -> list[tuple[int, int]]:
     """All tickets that are shuffled, with their shards, in the order in which they are let in."""
     tickets = [
         (shard, ticket)

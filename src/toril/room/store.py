@@ -39,6 +39,7 @@ class Scripts:
         )
         self.allot, self.serve, self.settle, self.publish = map(load, ("allot", "serve", "settle", "publish"))
         self.cut, self.cuts = map(load, ("cut", "cuts"))
+        self.inspect, self.inspect_active = map(load, ("inspect", "inspect_active"))
 
 
 SCRIPTS = Scripts()
@@ -204,6 +205,23 @@ class ShardStore:
         if said not in (None, fingerprint.encode()):
             raise IdempotencyConflict("CONFLICT this idempotency key was used for another request")
 
+    # ------------------------------------------------------------------ for the checker
+
+    async def inspect(self, lane: Lane, stretch: int | None = None) -> list[tuple[str, str]]:
+        """What is wrong with a stretch, or with the sums of a lane: the promise, and what."""
+        said = await self._run(self._scripts.inspect, lane, "" if stretch is None else stretch)
+        return _texts(said)
+
+    async def inspect_active(self, lane: Lane, first: int, count: int) -> tuple[int, list[tuple[str, str]]]:
+        """How many were there of those who were let in, and what is wrong with them."""
+        there, *said = await self._run(self._scripts.inspect_active, lane, first, count)
+        return int(there), _texts(said)
+
+    async def longest_silence(self, lane: Lane) -> int | None:
+        """When whoever waits and was silent for the longest was last heard of (ms)."""
+        found = await self._redis.command("ZRANGE", self.keys.seen(lane), 0, 0, "WITHSCORES")
+        return int(float(found[1])) if found else None
+
     # ------------------------------------------------------------------ rounds: see shards.py
 
     async def allot(self, steps: int) -> Any:
@@ -245,3 +263,8 @@ class ShardStore:
 
 def _pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
     return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _texts(said: Sequence[bytes]) -> list[tuple[str, str]]:
+    texts = [one.decode() for one in said]
+    return list(zip(texts[::2], texts[1::2], strict=True))

@@ -40,5 +40,5 @@ for _, lane in ipairs(LANES) do
   move_head(l, line, line.issued)
 end
 call('HSET', p .. 'meta', 'resetting', 0, 'phase', phase, 'seed', seed, 'commitment', commitment)
-note(p, us, 'what', 'create', 'commitment', commitment, 'phase', phase)
+note(p, us, 'what', 'again', 'commitment', commitment, 'phase', phase)
 return 0

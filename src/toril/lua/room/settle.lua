@@ -35,11 +35,12 @@ local function charge(l, lane, came, active)
     'rate', rate, 'burst', burst, 'active', active, 'max', most)
 end
 
-local function cut(l, issued, heads)
+local function cut(l, lane, issued, heads)
   local before = numbers_of(call('LINDEX', l .. 'cuts', -1))
   for s, tickets in ipairs(issued) do
     if tickets > (before[s] or heads[s]) then
       call('RPUSH', l .. 'cuts', table.concat(issued, ' '))
+      note(p, us, 'what', 'cut', 'lane', lane, 'round', round, 'places', table.concat(issued, ' '))
       break
     end
   end
@@ -76,7 +77,7 @@ while at <= #ARGV and ends do
   end
   charge(l, lane, came, active)
   if room.phase == 'open' then
-    cut(l, issued, heads)
+    cut(l, lane, issued, heads)
   end
 end
 if ends then
