@@ -17,6 +17,7 @@ from toril.keyspace import (
     KEY_SETS,
     NAME_RULES,
     SLOTS,
+    IdempotencyKeys,
     KeySet,
     Kind,
     LogKeys,
@@ -208,6 +209,7 @@ MAKERS: dict[Kind, Callable[[str], KeySet]] = {
     "room": lambda name: RoomKeys(name, len(name) % 3 or None),
     "seats": SeatKeys,
     "rate": lambda name: RateKeys("join", name),
+    "idempotency": IdempotencyKeys,
     "server": lambda _: ServerKeys(),
 }
 

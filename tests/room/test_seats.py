@@ -198,7 +198,7 @@ async def test_a_reset_leaves_nothing_but_the_epochs(seats: Seats, redis: Connec
         ("ana", ["A 1"], "seat"),
         ("ana", ["{evt}"], "seat"),
         ("ana", [f"A-{n}" for n in range(MOST_AT_ONCE + 1)], "seats"),
-        ("x" * 129, ["A-1"], "owner"),
+        ("x" * 257, ["A-1"], "owner"),
     ],
 )
 async def test_bad_input_is_refused(redis: Connection, owner: str, names: list[str], field: str) -> None:

@@ -33,7 +33,7 @@ SWEEP_STEP = 100
 ADD_STEP = 1000
 PAGE = 1000
 
-_NAME = re.compile(r"[A-Za-z0-9_.:@+\-]{1,128}")
+_NAME = re.compile(r"[A-Za-z0-9_.:@+\-]{1,256}")
 _STATES: dict[bytes, SeatState] = {b"a": "available", b"h": "held", b"s": "sold"}
 
 
@@ -256,7 +256,7 @@ async def pages(redis: Connection, key: Any) -> AsyncIterator[tuple[str, str]]:
 
 def _check(what: str, name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidValue(what, name, "1 to 128 letters, digits, '_', '.', ':', '@', '+', '-'")
+        raise InvalidValue(what, name, "1 to 256 letters, digits, '_', '.', ':', '@', '+', '-'")
     return name
 
 

@@ -63,7 +63,8 @@ def create_app(parts: Parts) -> Starlette:
     flight = Flight(parts.limits.in_flight)
     meters = Meters(flight)
     access = Access(parts.keys, parts.open_tenant, parts.operator)
-    operations = Operations(meters, gate, parts.sourcings, parts.checks, parts.metrics_fresh)
+    further = [group.metrics for group in parts.groups if group.metrics is not None]
+    operations = Operations(meters, gate, parts.sourcings, parts.checks, parts.metrics_fresh, further)
     groups = [
         Collector(parts.recorder, access, parts.limits, flight, meters, gate).group(),
         Traces(parts.spans, parts.traces, access, parts.limits).group(),

@@ -21,7 +21,7 @@ from toril.server.collector import Gate
 from toril.server.meters import Meters
 from toril.server.refusals import json_response
 from toril.server.remembered import Remembered
-from toril.server.routes import Endpoint, RouteGroup, answer, ref
+from toril.server.routes import Endpoint, MoreMetrics, RouteGroup, answer, ref
 from toril.server.standing import Families, look
 
 logger = logging.getLogger("toril.server")
@@ -53,10 +53,12 @@ class Operations:
         sourcings: Sequence[EventSourcing],
         checks: Mapping[str, Check],
         fresh: float,
+        more: Sequence[MoreMetrics] = (),
     ) -> None:
         self._meters = meters
         self._gate = gate
         self._sourcings = sourcings
+        self._more = more
         self._checks = {**redis_checks(sourcings), **checks}
         self._text = Remembered(self._collect, fresh)
         self._ready = Remembered(self._ask_all, READY_FRESH)
@@ -93,10 +95,12 @@ class Operations:
 
     async def _collect(self) -> bytes:
         began = time.monotonic()
-        found, ok = Families(), True
+        found, ok, further = Families(), True, list[Metric]()
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 found = await look(self._sourcings)
+                for ask in self._more:
+                    further += await ask()
         except Exception as problem:  # noqa: BLE001 - what this process knows of itself is told all the same
             logger.warning("metrics: queues and logs could not be looked at: %s", problem)
             ok = False
@@ -104,7 +108,7 @@ class Operations:
         text = "How long it took to look at queues, logs and processors."
         found.gauge("toril_look_seconds", text, time.monotonic() - began)
         others = CollectorRegistry(auto_describe=False)
-        others.register(_Made(found))
+        others.register(Made([*found, *further]))
         return generate_latest(self._meters.registry) + generate_latest(others)
 
     # ------------------------------------------------------------------ health
@@ -134,7 +138,7 @@ class Operations:
             self._meters.loop_lag.set(max(lags))
 
 
-class _Made(PrometheusCollector):
+class Made(PrometheusCollector):
     """Metrics that were made before they are asked for."""
 
     def __init__(self, made: Iterable[Metric]) -> None:

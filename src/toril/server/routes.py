@@ -7,11 +7,15 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 Handle = Callable[[Request], Awaitable[Response]]
+
+MoreMetrics = Callable[[], Awaitable[Sequence[Metric]]]
+"""Looks at something, and says how it stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class RouteGroup:
     """Routes for people: not described, not counted."""
     running: Callable[[], AbstractAsyncContextManager[None]] | None = None
     """Entered while the application runs."""
+    metrics: MoreMetrics | None = None
+    """What ``/metrics`` says of them besides."""
 
 
 def answer(description: str, schema: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:

@@ -30,12 +30,15 @@ from toril.pipelines.spans.clickhouse import ClickHouseSpanTable, ClickHouseTrac
 from toril.pipelines.spans.ingestion import Ingestion, check_durability, safest
 from toril.pipelines.spans.prices import PriceTable
 from toril.pipelines.spans.redaction import Redactor, no_redaction
+from toril.room.tokens import AdmissionTokens, NoTokens
 from toril.runtime import EngineOptions, EventSourcing, ProcessorWorker
 from toril.server.app import Parts
 from toril.server.erasing import Erasable, ErasedTenant, Progress, erase_tenant
 from toril.server.keys import ApiKeys
 from toril.server.limits import Limits
 from toril.server.operator import Operator, announced
+from toril.server.room import USUAL, RoomApi, RoomOptions
+from toril.server.routes import RouteGroup
 from toril.server.running import HOST, PORT, Server
 from toril.stores.clickhouse import ClickHouseColdStore, ClickHouseHistory, Database
 from toril.stores.clickhouse import Limits as InsertLimits
@@ -80,6 +83,15 @@ class Settings:
     limits: Limits = Limits()  # noqa: RUF009 - it is frozen
     open_tenant: str | None = None
     """For development: requests from this machine that bring no key are this tenant's."""
+    admin: str | None = None
+    """A secret with which waiting rooms are made and changed over HTTP; None: the one in ``server.json``."""
+    room_keys: Path | None = None
+    """The file of the keys that sign admission tokens; None: ``room-keys.json`` in ``home``, made when it is
+    not there. All servers need the same."""
+    new_rooms: bool = False
+    """Whether a waiting room is made when somebody joins an event that nobody knows."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Whose ``X-Forwarded-For`` the waiting room believes: addresses, or networks."""
 
 
 class Setup:
@@ -182,7 +194,7 @@ class Setup:
                 open_tenant=self.settings.open_tenant,
                 operator=secret,
                 checks={"clickhouse": self._look_at_tables, "processors": self._look_at_processors},
-                groups=[Operator(secret, self.erase_tenant).group()],
+                groups=[Operator(secret, self.erase_tenant).group(), *self._room(secret)],
             ),
             host=host,
             port=port,
@@ -193,6 +205,23 @@ class Setup:
                     yield server
             else:
                 yield server
+
+    def _room(self, secret: str) -> list[RouteGroup]:
+        """The waiting room, where its extra is installed."""
+        assert self.sourcing.redis is not None
+        try:
+            file = self.settings.room_keys or self.settings.home / "room-keys.json"
+            tokens = AdmissionTokens.from_file(file)
+        except NoTokens as problem:
+            logger.warning("there is no waiting room: %s", problem)
+            return []
+        options = RoomOptions(
+            tokens=tokens,
+            admin=self.settings.admin or secret,
+            new_rooms=USUAL if self.settings.new_rooms else None,
+            trusted=self.settings.trusted_proxies,
+        )
+        return [RoomApi(self.sourcing.redis, options).group()]
 
     async def erase_tenant(self, tenant: str, progress: Progress | None = None) -> ErasedTenant:
         """Remove all that there is of a tenant, everywhere."""
