@@ -34,8 +34,8 @@ class Entry:
     us: int
     """Microseconds since 1970, by the server's clock."""
     what: str
-    """``create``, ``change``, ``start``, ``reset`` and ``again``, ``admitted``, ``abandoned``; with shards, in
-    the room's own audit, ``round`` and ``cut``."""
+    """``create``, ``change``, ``start``, ``reset`` and ``again``, ``admitted``, ``abandoned``; with shards,
+    in the room's own audit, ``round`` and ``cut``."""
     said: Mapping[str, str]
 
     def number(self, name: str) -> int:
@@ -79,11 +79,15 @@ class Budget:
 def check_budget(lane: str, entries: Sequence[Entry], kept: tuple[int, int] | None) -> Iterator[Violation]:
     """P1 and P2: at no time were more let in than the rate and the burst allow, or than there is room for.
 
-    P10: and nothing else was taken from the budget; ``kept`` is what Redis has of it, and since when.
+    P10: and nothing else was taken from the budget; ``kept`` is what Redis had of it when the audit was read,
+    and since when.
     """
     budget: Budget | None = None
     whole = bool(entries) and entries[0].what == "create"
     for entry in entries:
+        if kept is not None and entry.us > kept[1]:
+            yield from _check_kept(lane, budget if whole else None, kept)
+            kept = None
         if entry.what in ("create", "change"):
             budget = _changed(budget, lane, entry, whole)
         elif entry.what in ("admitted", "round") and entry.said["lane"] == lane and entry.number("rate") >= 0:
@@ -98,10 +102,13 @@ def check_budget(lane: str, entries: Sequence[Entry], kept: tuple[int, int] | No
             most = entry.number("max")
             if 0 <= most < entry.number("active"):
                 yield Violation("P2", f"{lane}: {entry.number('active')} were inside, and {most} may be")
-    if whole and budget is not None and kept is not None and budget.refill(kept[1]) != kept[0]:
-        yield Violation(
-            "P10", f"{lane}: {kept[0]} units are left of the budget, and {budget.level} should be"
-        )
+    if kept is not None:
+        yield from _check_kept(lane, budget if whole else None, kept)
+
+
+def _check_kept(lane: str, budget: Budget | None, kept: tuple[int, int]) -> Iterator[Violation]:
+    if budget is not None and budget.refill(kept[1]) != kept[0]:
+        yield Violation("P10", f"{lane}: the budget has {kept[0]} units left, and should have {budget.level}")
 
 
 def _changed(budget: Budget | None, lane: str, entry: Entry, whole: bool) -> Budget | None:

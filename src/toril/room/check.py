@@ -72,14 +72,15 @@ class RoomCheck:
 async def check_room(room: Room) -> RoomCheck:
     """Check all promises of a room, in small steps."""
     stores = await room.shards()
+    stats = await room.stats()
+    budgets = {lane: await _budget_of(room, lane) for lane in stats.lanes}  # before what is told of them
     audits = [await read_audit(room.redis, store.keys) for store in stores]
     own = audits[0] if len(stores) == 1 else await read_audit(room.redis, room.keys)
-    stats = await room.stats()
     found: list[Violation] = []
     for store, entries in zip(stores, audits, strict=True):
         found += [violation async for violation in _check_shard(store, entries)]
     for lane in stats.lanes:
-        found += check_budget(lane, own, await _budget_of(room, lane))
+        found += check_budget(lane, own, budgets[lane])
         if len(stores) > 1:
             cuts = [
                 tuple(map(int, entry.said["places"].split()))
