@@ -27,10 +27,11 @@ COMMANDS = {
     "server": ("up", "Collect spans over HTTP; other processes process them."),
     "simulate": ("simulate", "Send traces of made-up LLM applications."),
     "slots": ("slots", "Which slot, and which server, a name belongs to."),
+    "stream": ("stream", "Look at stream queues, and change them."),
     "tenant": ("tenant", "What concerns one tenant."),
     "traces": ("traces", "Look at the traces that a server has collected."),
     "up": ("up", "Collect spans over HTTP, and process them, all in one process."),
-    "worker": ("worker", "Run a worker of a job queue."),
+    "worker": ("worker", "Run workers of job queues and stream queues."),
 }
 """Each command: its module in ``toril.cli``, and what it is for.
 

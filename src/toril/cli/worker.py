@@ -14,6 +14,9 @@ from toril.cli.show import console
 from toril.connection.open import URL_VARIABLE
 from toril.errors import InvalidValue
 from toril.queue import Worker
+from toril.stream import StreamWorker
+
+AnyWorker = Worker | StreamWorker
 
 
 @click.command()
@@ -21,7 +24,7 @@ from toril.queue import Worker
 @click.option("--url", help="The server, for workers that do not name one (TORIL_REDIS_URL).")
 @click.option("--grace", type=float, help="Seconds that jobs under way get to end, at a signal.")
 def worker(app: str, url: str | None, grace: float | None) -> None:
-    """Run workers: APP in MODULE is a Worker, or a list of them.
+    """Run workers: APP in MODULE is a Worker or a StreamWorker, or a list of them.
 
     At SIGTERM or Ctrl-C they take no more jobs, let those under way end within the grace time, and hand the
     rest back. At a second signal they hand back at once.
@@ -31,26 +34,27 @@ def worker(app: str, url: str | None, grace: float | None) -> None:
     asyncio.run(_work(_load(app), grace))
 
 
-def _load(app: str) -> list[Worker]:
-    rule = "it names a module and a Worker (or a list of them) in it, like shop.jobs:worker"
+def _load(app: str) -> list[AnyWorker]:
+    rule = "it names a module and a Worker or StreamWorker (or a list of them) in it, like shop.jobs:worker"
     found = load("MODULE:APP", app, rule)
-    workers = [found] if isinstance(found, Worker) else list(found) if isinstance(found, Iterable) else []
-    if not workers or not all(isinstance(each, Worker) for each in workers):
+    workers = [found] if isinstance(found, AnyWorker) else list(found) if isinstance(found, Iterable) else []
+    if not workers or not all(isinstance(each, AnyWorker) for each in workers):
         raise InvalidValue("MODULE:APP", app, rule)
     return workers
 
 
-async def _work(workers: list[Worker], grace: float | None) -> None:
+async def _work(workers: list[AnyWorker], grace: float | None) -> None:
     signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, signals.put_nowait, each)
-    started: list[Worker] = []
+    started: list[AnyWorker] = []
     try:
         for made in workers:
             await made.start()
             started.append(made)
-            console.print(f"working on [bold]{made.keys.name}[/], {made.concurrency} at once")
+            name = made.keys.name if isinstance(made, Worker) else made.name
+            console.print(f"working on [bold]{name}[/], {made.concurrency} at once")
         got = await signals.get()
         console.print(f"{got.name}: finishing what is under way; once more to hand it back at once")
         closing = asyncio.create_task(_close(started, grace))
@@ -68,5 +72,5 @@ async def _work(workers: list[Worker], grace: float | None) -> None:
     console.print("closed")
 
 
-async def _close(workers: list[Worker], grace: float | None) -> None:
+async def _close(workers: list[AnyWorker], grace: float | None) -> None:
     await asyncio.gather(*(made.close(grace=grace) for made in workers))
