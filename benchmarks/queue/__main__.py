@@ -47,14 +47,15 @@ def main(rounds: int, seconds: float, binary: Path | None, only: str | None) -> 
         product, version = binary_version(server.binary)
         title = f"{product} {version} without persistence, Python {platform.python_version()}"
         contest = Contest(server, peers, seconds, lambda said: console.print(f"[dim]{said}[/dim]"))
-        asyncio.run(_run(contest, rounds))
+        asyncio.run(run(contest, rounds))
     report.show(console, contest.readings, contest.tuned, title)
     if only is None:
         report.write(list(report.compare(contest.readings)))
     console.print(f"It took {time.monotonic() - started:.0f} s.")
 
 
-async def _run(contest: Contest, rounds: int) -> None:
+async def run(contest: Contest, rounds: int) -> None:
+    """Find the best settings, then go the rounds."""
     await contest.tune(times=2)
     for number in range(rounds):
         began, before = time.monotonic(), _others_cpu(contest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from toril.testing import Server
@@ -44,9 +44,12 @@ class Reading:
     completed: float
 
 
-MEASURES = tuple(part.name for part in fields(Reading))
-
 Said = Callable[[str], None]
+
+
+def percentile(times: Sequence[float], percent: int) -> float:
+    """What so many percent of the times are below of."""
+    return statistics.quantiles(times, n=100, method="inclusive")[percent - 1]
 
 
 class NotDone(RuntimeError):
@@ -100,22 +103,27 @@ class Contest:
             self.readings[peer.name].append(await self._read(peer, self.tuned[peer.name]))
 
     async def _read(self, peer: Peer, tuning: Tuning) -> Reading:
-        skip, count = peer.warm_up, peer.backlog
         async with AsyncExitStack() as stack:
             producer, worker = [
                 await stack.enter_async_context(play(peer, role, self._server.url))
                 for role in ("producer", "worker")
             ]
-            self._empty()
-            await producer.ask("add", count=SINGLES // 6)
-            singles = await producer.ask("add", count=SINGLES)
-            self._check(peer, waiting=SINGLES // 6 + SINGLES)
-            await self._fill(peer, producer, skip, tuning.batch)
-            bulk = await self._fill(peer, producer, skip + count, tuning.batch)
-            filled = self._memory()
-            worked, server_cpu = await self._work(peer, worker, tuning.concurrency, skip, count)
-            done, rss = self._memory(), worker.resident()
-            times = await self._listen(producer, worker)
+            return await self._measure(peer, tuning, producer, worker)
+
+    async def _measure(
+        self, peer: Peer, tuning: Tuning, producer: PlayerProcess, worker: PlayerProcess
+    ) -> Reading:
+        skip, count = peer.warm_up, peer.backlog
+        self._empty()
+        await producer.ask("add", count=SINGLES // 6)
+        singles = await producer.ask("add", count=SINGLES)
+        self._check(peer, waiting=SINGLES // 6 + SINGLES)
+        await self._fill(peer, producer, skip, tuning.batch)
+        bulk = await self._fill(peer, producer, skip + count, tuning.batch)
+        filled = self._memory()
+        worked, server_cpu = await self._work(peer, worker, tuning.concurrency, skip, count)
+        done, rss = self._memory(), worker.resident()
+        times = await self._listen(producer, worker)
         return Reading(
             add=SINGLES / singles["seconds"],
             bulk=(skip + count) / bulk,
@@ -124,7 +132,7 @@ class Contest:
             server_cpu=server_cpu / count * 1e6,
             rss=rss / 1e6,
             p50=statistics.median(times),
-            p99=statistics.quantiles(times, n=100, method="inclusive")[98],
+            p99=percentile(times, 99),
             waiting=filled / (skip + count),
             completed=done / (skip + count),
         )

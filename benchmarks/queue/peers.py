@@ -124,10 +124,10 @@ def set_up() -> None:
         subprocess.run(install, check=True, stderr=subprocess.DEVNULL)
 
 
-def find_problems() -> list[str]:
+def find_problems(requirements: Path = REQUIREMENTS) -> list[str]:
     """What of the requirements is missing here, or is there in another version."""
     problems = []
-    for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines():
+    for line in requirements.read_text(encoding="utf-8").splitlines():
         if not (wanted := re.match(r"([a-z0-9-]+)==(\S+)", line)):
             continue
         try:

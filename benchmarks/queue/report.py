@@ -12,7 +12,7 @@ from typing import TypedDict
 from rich.console import Console
 from rich.table import Table
 
-from .contest import MEASURES, Reading
+from .contest import Reading
 from .peers import NODE, PYPI, TORIL, Tuning
 
 RESULTS = Path(__file__).parents[1] / "results" / "queue.json"
@@ -68,18 +68,22 @@ def _values(readings: Sequence[Reading], name: str) -> list[float]:
     return [float(getattr(reading, name)) for reading in readings]
 
 
-def _ratios(readings: Readings, peer: str, name: str) -> list[float]:
+def _ratios(readings: Readings, peer: str, name: str, measure: Measure) -> list[float]:
     """How much better Toril was, round by round: the machine may be busier in some."""
     pairs = zip(_values(readings[TORIL], name), _values(readings[peer], name), strict=True)
-    if TITLES[name].more_is_better:
+    if measure.more_is_better:
         return [ours / theirs for ours, theirs in pairs]
     return [theirs / ours for ours, theirs in pairs]
 
 
-def compare(readings: Readings) -> Iterator[Comparison]:
+Titles = Mapping[str, Measure]
+Targets = Mapping[tuple[str, str], float]
+"""What a ratio should be at least, by measure and peer."""
+
+
+def compare(readings: Readings, titles: Titles = TITLES, targets: Targets = TARGETS) -> Iterator[Comparison]:
     """Every measure with every peer."""
-    for name in MEASURES:
-        measure = TITLES[name]
+    for name, measure in titles.items():
         for peer in readings:
             if peer == TORIL:
                 continue
@@ -88,18 +92,25 @@ def compare(readings: Readings) -> Iterator[Comparison]:
                 "toril": round(median(_values(readings[TORIL], name)), measure.digits),
                 "peer": round(median(_values(readings[peer], name)), measure.digits),
                 "peer_name": peer,
-                "ratio": round(median(_ratios(readings, peer, name)), 3),
-                "target": TARGETS.get((name, peer)),
+                "ratio": round(median(_ratios(readings, peer, name, measure)), 3),
+                "target": targets.get((name, peer)),
             }
 
 
-def write(comparisons: list[Comparison]) -> None:
+def write(comparisons: list[Comparison], results: Path = RESULTS) -> None:
     """Write the comparisons where the other benchmarks have theirs."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(comparisons, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    results.parent.mkdir(exist_ok=True)
+    results.write_text(json.dumps(comparisons, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def show(console: Console, readings: Readings, tuned: Mapping[str, Tuning], title: str) -> None:
+def show(
+    console: Console,
+    readings: Readings,
+    tuned: Mapping[str, Tuning],
+    title: str,
+    titles: Titles = TITLES,
+    targets: Targets = TARGETS,
+) -> None:
     """A table; ``2.50x (2.10–2.90)`` means that Toril is so many times better, and from where to where."""
     table = Table(title=title, show_lines=True)
     table.add_column("median of the rounds ± half the spread\nToril's advantage (range)")
@@ -107,8 +118,7 @@ def show(console: Console, readings: Readings, tuned: Mapping[str, Tuning], titl
         best = tuned[peer]
         size = f"bulks of {best.batch:,}" if best.batch else "one bulk"
         table.add_column(f"{peer}\nconcurrency {best.concurrency}\n{size}", justify="right")
-    for name in MEASURES:
-        measure = TITLES[name]
+    for name, measure in titles.items():
         cells = []
         for peer, found in readings.items():
             values = _values(found, name)
@@ -116,7 +126,7 @@ def show(console: Console, readings: Readings, tuned: Mapping[str, Tuning], titl
             spread = (max(values) - min(values)) / 2 / middle
             cell = f"{middle:,.{measure.digits}f} ± {spread:.0%}"
             if peer != TORIL:
-                cell += "\n" + _advantage(_ratios(readings, peer, name), TARGETS.get((name, peer)))
+                cell += "\n" + _advantage(_ratios(readings, peer, name, measure), targets.get((name, peer)))
             cells.append(cell)
         table.add_row(measure.title, *cells)
     console.print(table)

@@ -152,11 +152,11 @@ def tell(answer: Any) -> None:
     os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
 
 
-def main(player: Callable[[], Player]) -> None:
+def main(player: Callable[[], Player], stage: Callable[[Player], Stage] = Stage) -> None:
     """Run a player."""
     logging.disable(logging.WARNING)
 
     async def serve() -> None:
-        await Stage(player()).serve()
+        await stage(player()).serve()
 
     asyncio.run(serve())

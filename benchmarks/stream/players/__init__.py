@@ -1,0 +1,1 @@
+"""The peers of this benchmark, each behind the commands of :mod:`benchmarks.queue.players.player`."""
