@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from toril.connection import Connection
@@ -12,7 +13,7 @@ from toril.errors import TorilError
 from toril.keyspace import OLD_TRACKER, Key
 from toril.migrate.destination import Arrived, Destination, Entry
 from toril.migrate.discovery import dedup_ids
-from toril.migrate.errors import MigrationError, WorkersConnected
+from toril.migrate.errors import LinkedOutside, MigrationError, WorkersConnected
 from toril.migrate.jobs import NAMES, STATES, Place, StoredJob
 from toril.migrate.moves import Move, Moves
 from toril.migrate.reading import PORTION, QueueReader
@@ -156,16 +157,49 @@ class Copier:
         while fresh:
             jobs = await old.read(fresh[:PORTION])
             fresh = fresh[len(jobs) :]
-            jobs = await self._settled(old, jobs, report)
-            await self._pace.take(len(jobs))
-            packed: list[tuple[StoredJob, bytes]] = []
-            for job in jobs:
-                with_it = self._packed(job, report, copied=job.place.id in elsewhere)
-                if with_it is not None:
-                    packed.append((job, with_it))
-            outcomes = await new.copy(self._counters[place], [raw for _, raw in packed]) if packed else []
-            for (job, _), outcome in zip(packed, outcomes, strict=True):
-                self._count(job, outcome, report)
+            await self._copy_jobs(place, jobs, elsewhere)
+
+    async def _copy_jobs(self, place: int, jobs: list[StoredJob], elsewhere: Collection[str] = ()) -> None:
+        old, new, report = self._old[place], self._new[place], self.reports[place]
+        jobs = await self._settled(old, jobs, report)
+        await self._parents_first(jobs)
+        await self._pace.take(len(jobs))
+        packed: list[tuple[StoredJob, bytes]] = []
+        for job in jobs:
+            with_it = self._packed(job, report, copied=job.place.id in elsewhere)
+            if with_it is not None:
+                packed.append((job, with_it))
+        outcomes = await new.copy(self._counters[place], [raw for _, raw in packed]) if packed else []
+        for (job, _), outcome in zip(packed, outcomes, strict=True):
+            self._count(job, outcome, report)
+
+    async def _parents_first(self, jobs: Sequence[StoredJob]) -> None:
+        """Copy parents that wait for these jobs, so that none of them finishes before its parent is there.
+
+        A parent that is not in its turn yet comes without its place: that is left to its turn.
+        """
+        for key in {job.fields[b"parentKey"] for job in jobs if job.awaited}:
+            try:
+                move, ident = self.moves.owner(key)
+            except LinkedOutside:
+                continue  # the job itself says so
+            at, parent = list(self.moves).index(move), ident.decode()
+            if (await self._new[at].entries([parent]))[0] is not None:
+                continue
+            score = await self._old[at].redis.command("ZSCORE", move.source.waiting_children, parent)
+            if score is not None:
+                await self._copy_jobs(
+                    at, await self._old[at].read([Place(parent, "waiting-children", score)])
+                )
+                continue
+            read = await self._old[at].read([Place(parent, "wait")])
+            bodies = await self._settled(
+                self._old[at], [job for job in read if job.fields], QueueReport("", "")
+            )
+            if bodies and (self.options.take_active or not bodies[0].locked):
+                with suppress(LinkedOutside):
+                    body = bodies[0].renamed(self.moves).packed(self.moves, letter="b")
+                    await self._new[at].copy(self._counters[at], [body])
 
     async def _settled(self, old: QueueReader, jobs: list[StoredJob], report: QueueReport) -> list[StoredJob]:
         """Without parents of which a child is being worked on: its result would come too late."""
@@ -261,7 +295,7 @@ async def sort_out(
     made = await old.timestamps([place.id for place, entry in zip(places, entries, strict=True) if entry])
     known, fresh = [], []
     for place, entry in zip(places, entries, strict=True):
-        if entry is not None and made[place.id] in (entry.timestamp, ""):
+        if entry is not None and entry.letter != "b" and made[place.id] in (entry.timestamp, ""):
             known.append((place, entry))
         else:
             fresh.append(place)

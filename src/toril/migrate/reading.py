@@ -142,7 +142,7 @@ class QueueReader:
         awaited, owner = 0, []
         if b"parentKey" in its:
             waiting = dependencies_of(_text(its[b"parentKey"]))
-            awaited = await ask("SISMEMBER", waiting, keys.job(ident))
+            awaited = await ask("SISMEMBER", waiting, str(keys.job(ident)))  # here it is a member, no key
         if b"deid" in its:
             dedup = keys.deduplication(_text(its[b"deid"]))
             owner = [await ask("GET", dedup) or b"", await ask("PTTL", dedup)]

@@ -25,7 +25,7 @@ from toril.migrate.reading import PORTION, QueueReader
 from toril.migrate.report import MOST_PROBLEMS, Problem, Told, tell_nobody
 from toril.queue.store import QueueStore
 
-ON_ITS_WAY = frozenset("wpdhacfr")
+ON_ITS_WAY = frozenset("wpdhacfbr")
 """Letters of jobs that may have to go back."""
 
 
@@ -172,6 +172,8 @@ class _Back:
         """Put a job where it belongs by now; whether that is another place."""
         keys, ask, ident, now = self._old.keys, self._old.redis.command, place.id, taken.state
         was = place.state or await self._state_of(ident)
+        if now == "none":  # it was here, but in no state yet
+            return False
         if now not in LISTS:
             if now != was:
                 await self._take_out(was, ident)

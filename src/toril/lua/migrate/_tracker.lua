@@ -1,7 +1,7 @@
 -- The tracker: a hash at the destination, which says of each job of the old queue what became of it. A value
 -- is 'letter timestamp digest', and the id at the destination where that is another. The letter is the state
 -- the job came in (see STATES), or x: there was no such job; u: a scheduler of the same name is here already;
--- o: an older tool has copied it; r: on its way back; z: finished here, and gone from the old queue.
+-- o: an older tool has copied it; b: it is here, but not in its state yet; r: on its way back; z: finished here, and gone from the old queue.
 
 local STATES = {
   w = 'wait', p = 'prioritized', d = 'delayed', h = 'waiting-children', a = 'active', c = 'completed', f = 'failed',

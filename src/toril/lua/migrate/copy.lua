@@ -56,14 +56,17 @@ end
 
 local function arrive(job)
   local id, tracked = job.id, call('HGET', tracker, job.id)
-  if tracked and read_entry(tracked).timestamp == job.timestamp then
+  local entry = tracked and read_entry(tracked)
+  local known = entry and entry.timestamp == job.timestamp
+  local here = known and entry.letter == 'b' and job.letter ~= 'b'
+  if known and not here then
     return 'T'
   end
   if job.letter == 'x' or job.letter == 'o' then
     write_entry(q, id, job.letter, job.timestamp, '')
     return 'C'
   end
-  if job.awaited and call('HEXISTS', job.parent_base .. 'toril:migrated', job.parent_id) == 0 then
+  if job.awaited and job.letter ~= 'b' and call('HEXISTS', job.parent_base .. 'toril:migrated', job.parent_id) == 0 then
     return 'P'
   end
   if job.scheduler and call('HGET', q .. 'toril:migrated-schedulers', job.scheduler) == 'here' then
@@ -71,23 +74,27 @@ local function arrive(job)
     return 'U'
   end
   local other
-  if call('EXISTS', q .. id) == 1 then
+  if not here and call('EXISTS', q .. id) == 1 then
     if not job.renumber then
       return 'E'
     end
     other = tostring(call('INCR', q .. 'id'))
     id = other
   end
-  write(q .. id, job)
+  if not here then
+    write(q .. id, job)
+  end
   write_entry(q, job.id, job.letter, job.timestamp, job.digest, other)
-  if job.awaited then
+  if job.awaited and job.letter ~= 'b' then
     call('SADD', job.parent_base .. job.parent_id .. ':dependencies', q .. id)
   end
   if job.dedup then
     take_dedup(id, job.dedup)
   end
   local state = STATES[job.letter]
-  if state == 'wait' then
+  if not state then
+    return 'C'
+  elseif state == 'wait' then
     arrived[#arrived + 1] = id
   elseif state == 'active' then
     call('LPUSH', q .. 'active', id)

@@ -23,6 +23,8 @@ local function take_out(id, entry)
   end
   if call('EXISTS', q .. id) == 0 then
     return 'done'
+  elseif entry.letter == 'b' then
+    return 'back', 'none', ''
   end
   for _, state in ipairs({ 'completed', 'failed' }) do
     local score = call('ZSCORE', q .. state, id)
@@ -59,7 +61,7 @@ for place = 2, #ARGV do
   local theirs = ARGV[place]
   local value = call('HGET', q .. 'toril:migrated', theirs)
   local entry = value and read_entry(value)
-  if not entry or not (STATES[entry.letter] or entry.letter == 'r') then
+  if not entry or not (STATES[entry.letter] or entry.letter == 'r' or entry.letter == 'b') then
     results[#results + 1] = { 'none', '', '', '' }
   else
     local id = entry.other ~= '' and entry.other or theirs
