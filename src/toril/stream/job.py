@@ -111,17 +111,18 @@ class Taken:
         "tenant",
     )
 
-    def __init__(self, row: Sequence[Any]) -> None:
-        self.level: bytes = row[0]
-        self.entry: bytes = row[1]
-        self.delivery: int = row[2]
+    def __init__(
+        self, level: bytes, entry: bytes, delivery: int, held_id: bytes, flat: Sequence[bytes]
+    ) -> None:
+        self.level = level
+        self.entry = entry
+        self.delivery = delivery
         """How often its entry was given to a worker: with the worker's name, what a fenced end goes by."""
-        self.held_id: bytes = row[3]
+        self.held_id = held_id
         """Its id, where that is not the entry's."""
-        flat = row[4]
         self.attempts = self.crashes = 0
         self.key = self.tenant = b""
-        if not self.held_id:
+        if not held_id:
             self.name, self.data, self.options = flat[1], flat[3], flat[5]
             return
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -169,7 +170,12 @@ Effect = tuple[Argument, ...]
 
 
 def done(job: Taken, ttl: int, result: bytes, effects: Sequence[Effect]) -> list[Argument]:
-    """It is done; its effects take place together with that."""
+    """It is done; its effects take place together with that.
+
+    Nothing, where nothing is to be said of it: of such jobs, a step names the entries only.
+    """
+    if not (ttl or effects or job.held_id) and job.delivery == 1:
+        return []
     args: list[Argument] = ["done", *job.lease(), ttl, result, len(effects)]
     for effect in effects:
         args.append(len(effect))

@@ -39,6 +39,10 @@ class StepResult(NamedTuple):
     paused: bool
 
 
+GivenUp = tuple[Taken, list[Argument]]
+"""A job, and its outcome for the script ``stream/step``: nothing, where it is plainly done."""
+
+
 class Reclaimed(NamedTuple):
     """What was taken over from others."""
 
@@ -166,14 +170,33 @@ class PartitionStore:
 
     # ------------------------------------------------------------------ workers
 
-    async def step(
-        self, consumer: str, wanted: int, most: int, outcomes: Sequence[list[Argument]]
-    ) -> StepResult:
+    async def step(self, consumer: str, wanted: int, most: int, given_up: Sequence[GivenUp]) -> StepResult:
         """Give jobs up, and take as many as are wanted. ``most``: how many the consumer may have now."""
-        args = chain.from_iterable(outcomes)
-        codes, rows, due, now, schedules, paused = await self._run(STEP, consumer, wanted, most, *args)
+        plain: dict[bytes, list[int]] = {}
+        others: list[int] = []
+        for place, (job, outcome) in enumerate(given_up):
+            if outcome:
+                others.append(place)
+            else:
+                plain.setdefault(job.level, []).append(place)
+        args: list[Argument] = [consumer, wanted, most, len(plain)]
+        for level, places in plain.items():
+            jobs = [given_up[place][0] for place in places]
+            args += (level, len(jobs), " ".join([str(len(job.data)) for job in jobs]))
+            args += [job.entry for job in jobs]
+        for place in others:
+            args += given_up[place][1]
+        answers, groups, due, now, schedules, paused = await self._run(STEP, *args)
+        codes: list[Any] = [0] * len(given_up)
+        for place, code in zip(chain(*plain.values(), others), answers, strict=True):
+            codes[place] = code
+        taken = [
+            Taken(level, row[0], 1, row[2] if len(row) > 2 else b"", row[1])
+            for level, rows in groups
+            for row in rows
+        ]
         due_in = (int(due) - int(now)) / 1000 if int(due) else None
-        return StepResult(codes, [Taken(row) for row in rows], due_in, schedules, bool(paused))
+        return StepResult(codes, taken, due_in, schedules, bool(paused))
 
     async def renew(self, consumer: str, alive_for: int, jobs: Sequence[Taken]) -> list[int]:
         """Say that a worker lives, and renew its leases: 1, 0 for a lost one, 2 for one to be cancelled."""
@@ -186,14 +209,14 @@ class PartitionStore:
     async def reclaim(self, consumer: str, idle: int, wanted: int, cursors: Sequence[bytes]) -> Reclaimed:
         """Take over what others have let go."""
         rows, after, lost = await self._run(RECLAIM, consumer, idle, wanted, *cursors)
-        return Reclaimed([Taken(row) for row in rows], after, lost)
+        return Reclaimed([Taken(*row) for row in rows], after, lost)
 
     async def own(self, consumer: str, most: int, known: Sequence[Taken]) -> list[Taken]:
         """What a consumer has that it does not know of: the reply that brought it was lost."""
         args: list[Argument] = []
         for job in known:
             args += (job.level, job.entry)
-        return [Taken(row) for row in await self._run(OWN, consumer, most, *args, repeatable=True)]
+        return [Taken(*row) for row in await self._run(OWN, consumer, most, *args, repeatable=True)]
 
     async def upkeep(self) -> tuple[int, int]:
         """Look after the partition: entries trimmed, and jobs that have vanished."""

@@ -2,19 +2,19 @@
 
 -- Of these entries of a level, those that the consumer has: entry -> delivery. `most`: how many it may have.
 local function held_by(level, consumer, entries, most)
-  local stream, found = stream_of(level), {}
-  if #entries * 4 >= most then
-    local rows = with_group(stream, 'XPENDING', stream, q.group, '-', '+', math.max(most, #entries), consumer)
-    for _, row in ipairs(rows) do
+  local stream, found, count = stream_of(level), {}, 0
+  local function look(first, last)
+    for _, row in ipairs(with_group(stream, 'XPENDING', stream, q.group, first, last, most, consumer)) do
       found[row[1]] = row[4]
     end
-    return found
   end
+  -- Jobs end about in the order they were taken in: mostly the others are between the first and the last.
+  look(entries[1], entries[#entries])
   for _, entry in ipairs(entries) do
-    local row = with_group(stream, 'XPENDING', stream, q.group, entry, entry, 1, consumer)[1]
-    if row then
-      found[entry] = row[4]
-    end
+    count = count + (found[entry] and 1 or 0)
+  end
+  if count < #entries and #entries > 1 then
+    look('-', '+')
   end
   return found
 end

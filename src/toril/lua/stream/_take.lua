@@ -36,16 +36,12 @@ local function choose(level)
   end
 end
 
--- A job as a worker gets it: level, entry, delivery, id ('' where it is the entry's), fields and values.
-local function row_of(level, entry, delivery, id, fields)
-  return { level, entry, delivery, id, fields }
-end
-
--- Up to `count` jobs of a level, delivered to a consumer, appended to `rows`; how many there were.
-local function take_level(level, count, consumer, rows)
-  local stream, taken = stream_of(level), 0
-  while taken < count do
-    local asked = count - taken
+-- Up to `count` jobs of a level, delivered to a consumer, appended to `groups` as {level, jobs}; how many there
+-- were. A job is {entry, fields and values}, and where it is not the entry itself, its id.
+local function take_level(level, count, consumer, groups)
+  local stream, jobs = stream_of(level), {}
+  while #jobs < count do
+    local asked = count - #jobs
     local reply = with_group(stream, 'XREADGROUP', 'GROUP', q.group, consumer, 'COUNT', asked, 'STREAMS', stream, '>')
     local entries = reply and reply[1][2] or {}
     for _, entry in ipairs(entries) do
@@ -56,8 +52,7 @@ local function take_level(level, count, consumer, rows)
           local hash = p .. 'j:' .. job
           call('HSET', hash, 's', 'running', 'x', level .. ':' .. id)
           call('HSET', p .. 'bound', level .. ':' .. id, job)
-          taken = taken + 1
-          rows[#rows + 1] = row_of(level, id, 1, job, call('HGETALL', hash))
+          jobs[#jobs + 1] = { id, call('HGETALL', hash), job }
         else
           ack(level, id, '') -- its job was cancelled
           tally('tokens', -1)
@@ -67,15 +62,17 @@ local function take_level(level, count, consumer, rows)
         tally('jobs', -1)
         tally('bytes', -#(as_table(fields).d or ''))
       else
-        taken = taken + 1
-        rows[#rows + 1] = row_of(level, id, 1, '', fields)
+        jobs[#jobs + 1] = entry
       end
     end
     if #entries < asked then
       break
     end
   end
-  return taken
+  if #jobs > 0 then
+    groups[#groups + 1] = { level, jobs }
+  end
+  return #jobs
 end
 
 -- The levels in the order of their turns: of weights 6 3 1, six of ten turns are level 0's, evenly spread.
@@ -99,11 +96,11 @@ local function turns(weights)
   return order
 end
 
--- Up to `wanted` jobs for a consumer, by the queue's priorities.
+-- Up to `wanted` jobs for a consumer, by the queue's priorities; and how many there are.
 local function take(wanted, consumer)
-  local rows = {}
+  local groups, taken = {}, 0
   if q.paused then
-    return rows
+    return groups, 0
   end
   if q.weights ~= '' then
     local weights = {}
@@ -118,18 +115,18 @@ local function take(wanted, consumer)
     end
     for level = 0, q.levels - 1 do
       if shares[level] then
-        take_level(text(level), shares[level], consumer, rows)
+        taken = taken + take_level(text(level), shares[level], consumer, groups)
       end
     end
-    if #rows > 0 then
+    if taken > 0 then
       call('HSET', META, 'turn', turn % #order)
     end
   end
   -- Strictly by level; with weights, this gives the turns that a level could not use to the others.
   for level = 0, q.levels - 1 do
-    if #rows < wanted then
-      take_level(text(level), wanted - #rows, consumer, rows)
+    if taken < wanted then
+      taken = taken + take_level(text(level), wanted - taken, consumer, groups)
     end
   end
-  return rows
+  return groups, taken
 end

@@ -2,16 +2,19 @@
 -- One step of a worker: give up the jobs it is done with, and take the next ones.
 -- keyspace: stream
 -- keys: base meta
--- args: consumer, how many jobs it wants, how many it may have at most, then for each job that it gives up an
---       outcome, level, entry, delivery, id ('' where it is the entry's), bytes of its data, order key, and
+-- args: consumer, how many jobs it wants, how many it may have at most; how many groups of plain jobs follow, each
+--       level, number of jobs, bytes of the data of each (in one text), their entries: jobs that are their
+--       entries, were given to a worker once, and are done without result and effects. Then for each other job
+--       that it gives up an outcome, level, entry, delivery, id ('' where it is the entry's), bytes of its data,
+--       order key, and
 --         done       ms that the result is kept for, the result, number of effects; for each effect how many
 --                    words its command has, and the words
 --         later      delay in ms, attempts that failed, the error or ''
 --         dead       reason, attempts that failed, the error, ms that the outcome is kept for, the outcome
 --         cancelled  ms that the outcome is kept for, the outcome
 -- result: {for each job given up 1, 0 where it was no longer this consumer's, or why an effect failed; the jobs
---         taken as {level, entry, delivery, id, fields}; when something is due next in ms, 0 for nothing;
---         the time; how many schedules are due; 1 where the queue is paused}
+--         taken as {level, {{entry, fields, id where it is not the entry's}, …}}; when something is due next in
+--         ms, 0 for nothing; the time; how many schedules are due; 1 where the queue is paused}
 -- include: stream/_stream
 -- include: stream/_end
 -- include: stream/_lease
@@ -49,6 +52,42 @@ local READ = {
     job.ttl, job.result = read(), read()
   end,
 }
+
+-- Plain jobs that are done: most jobs of a busy queue, so they are dealt with all at once.
+local codes = {}
+local function finish_plain(level, count, sizes)
+  local entries = { unpack(ARGV, at + 1, at + count) }
+  at = at + count
+  local held, mine, bytes, place = held_by(level, consumer, entries, most), {}, 0, 0
+  for size in string.gmatch(sizes, '%d+') do
+    place = place + 1
+    local entry = entries[place]
+    if held[entry] == 1 then
+      held[entry] = 0
+      mine[#mine + 1] = entry
+      bytes = bytes + size
+      codes[#codes + 1] = 1
+    else
+      codes[#codes + 1] = 0
+    end
+  end
+  if #mine == 0 then
+    return
+  end
+  local stream = stream_of(level)
+  call('XACK', stream, q.group, unpack(mine))
+  call('XDEL', stream, unpack(mine))
+  if any_cancels then
+    call('HDEL', p .. 'cancels', unpack(mine))
+  end
+  tally('jobs', -#mine)
+  tally('bytes', -bytes)
+  tally('done', #mine)
+end
+
+for _ = 1, tonumber(read()) do
+  finish_plain(read(), tonumber(read()), read())
+end
 
 local given_up = {}
 while at < #ARGV do
@@ -98,26 +137,26 @@ local function give_up(job)
   return 1
 end
 
-local codes, mine = {}, {}
+local mine = {}
 for level, entries in pairs(by_level(given_up)) do
   mine[level] = held_by(level, consumer, entries, most)
 end
-for place, job in ipairs(given_up) do
-  if mine[job.level][job.entry] ~= tonumber(job.delivery) then
-    codes[place] = 0
-  else
-    codes[place] = job.outcome == 'done' and finish(job) or give_up(job)
-    mine[job.level][job.entry] = codes[place] == 1 and 0 or tonumber(job.delivery)
+for _, job in ipairs(given_up) do
+  local code = 0
+  if mine[job.level][job.entry] == tonumber(job.delivery) then
+    code = job.outcome == 'done' and finish(job) or give_up(job)
+    mine[job.level][job.entry] = code == 1 and 0 or tonumber(job.delivery)
   end
+  codes[#codes + 1] = code
 end
 write_acks()
 
-local rows, due, schedules = {}, 0, 0
+local groups, due, schedules = {}, 0, 0
 if wanted > 0 and not q.paused then
-  local more_due, more_in
+  local more_due, more_in, taken
   more_due, due = promote_due()
   more_in = take_in()
-  rows = take(wanted, consumer)
+  groups, taken = take(wanted, consumer)
   write_acks()
   local planned = tonumber(call('ZRANGE', p .. 'schedules', 0, 0, 'WITHSCORES')[2] or '0')
   if planned > 0 and planned <= now then
@@ -129,7 +168,7 @@ if wanted > 0 and not q.paused then
     due = now
   end
   -- Who takes all it asks for, wakes the next one: there may be more than it can take.
-  rung = #rows == wanted
+  rung = taken == wanted
 end
 write_tallies()
-return { codes, rows, text(due), text(now), schedules, q.paused and 1 or 0 }
+return { codes, groups, text(due), text(now), schedules, q.paused and 1 or 0 }

@@ -51,7 +51,7 @@ class Ended(NamedTuple):
 
     job: Taken
     args: list[Argument]
-    """The outcome, for the script."""
+    """The outcome, for the script; nothing, where it is plainly done."""
     told: tuple[Any, ...] = ()
     """The event that says so, once it is certain."""
 
@@ -182,12 +182,12 @@ class Lane:
 
     async def _step(self, ended: Sequence[Ended], wanted: int) -> StepResult:
         """A step, repeated until its outcome is known: a job that is done must not be run again."""
-        outcomes = [each.args for each in ended]
+        given_up = [(each.job, each.args) for each in ended]
         repeated = False
         while True:
             try:
                 async with self._in_flight():
-                    result = await self.store.step(self._worker.consumer, wanted, self._most, outcomes)
+                    result = await self.store.step(self._worker.consumer, wanted, self._most, given_up)
             except ConnectionFailed as problem:
                 self._worker.report(problem)  # not executed; the connection has waited already
             except (OutcomeUnknown, CommandRefused) as problem:
