@@ -152,13 +152,13 @@ def test_every_span_is_in_the_tree_once(rng: random.Random) -> None:
 
 def test_a_deep_trace_takes_no_time_and_no_room() -> None:
     spans = [span(number, number - 1 or None, number) for number in range(1, 20_001)]
-    started = time.monotonic()
+    started = time.process_time()
     drawn = list(lines(tree(spans)))
     assert len(drawn) == 20_000
     assert max(len(line.guide) for line in drawn) < 40
     circle = [span(1, 20_000), *spans[1:]]
     assert len(list(lines(tree(circle)))) == 20_000
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 # ---------------------------------------------------------------------------- how things look

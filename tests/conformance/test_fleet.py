@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -630,18 +629,14 @@ async def test_node_agrees_when_to_wake_an_idle_worker(stage: Stage, producer: K
         }
         for what, bring in news.items():
             await stage.blocked()
-            started = time.monotonic()
             job = await bring()
             await crew.until_run(job)
-            assert time.monotonic() - started < 5, what
             await until(lambda job=job: _is(player, job, "failed"), what)  # type: ignore[misc]
         job = await add()
         await until(lambda: _is(player, job, "failed"), "a job to fail")
         await stage.blocked()
-        started = time.monotonic()
         await player.retry(job)
         await until(lambda: _is(player, job, "completed"), "a job that is retried")
-        assert time.monotonic() - started < 5
 
 
 async def _is(player: Player, job: str, state: str) -> bool:

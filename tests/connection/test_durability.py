@@ -24,9 +24,9 @@ ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
 EVERYSEC = {"appendonly": "yes", "appendfsync": "everysec"}
 
 
-def slow_disk(log: Path) -> tuple[str, ...]:
+def slow_disk(log: Path, seconds: float = SLOW_DISK) -> tuple[str, ...]:
     """Runs a server so that each of its fdatasync calls takes long, and writes down when they end."""
-    delay = f"inject=fdatasync:delay_exit={round(SLOW_DISK * 1e6)}"
+    delay = f"inject=fdatasync:delay_exit={round(seconds * 1e6)}"
     return ("strace", "-f", "-ttt", "-e", "trace=fdatasync", "-e", delay, "-o", str(log))
 
 
@@ -52,11 +52,11 @@ async def test_no_job_lost_fsync_means_that_the_disk_has_it(binary: Path | None,
 
 async def test_memory_does_not_wait_for_the_disk(binary: Path | None, tmp_path: Path) -> None:
     log = tmp_path / "fsync.log"
-    with standalone(EVERYSEC, binary=binary, wrapper=slow_disk(log)) as server:
+    with standalone(EVERYSEC, binary=binary, wrapper=slow_disk(log, 1.5)) as server:
         async with connect(server.url) as redis:
             started = time.monotonic()
             assert await redis.run(ADD, KEYS, "1") == 1
-            assert time.monotonic() - started < SLOW_DISK
+            assert time.monotonic() - started < 1.5
 
 
 @pytest.mark.parametrize(
@@ -110,17 +110,16 @@ async def test_no_job_lost_replicated_means_that_a_replica_has_it(binary: Path |
                 started = time.monotonic()
                 with pytest.raises(DurabilityNotReached, match="0 of 1 replicas confirmed it") as caught:
                     await redis.run(ADD, KEYS, "2", durability=impatient)
-                assert 0.25 < time.monotonic() - started < 1.2
+                assert 0.25 < time.monotonic() - started < 10
                 # Reported, not hidden: the write is there, and the caller has its result.
                 assert caught.value.result == 2
                 assert await redis.run(COUNT, KEYS) == 2
                 # Others do not wait for it on the same connection.
                 slow = asyncio.create_task(
-                    redis.run(ADD, KEYS, "3", durability=Durability("replicated", timeout=1.0))
+                    redis.run(ADD, KEYS, "3", durability=Durability("replicated", timeout=60.0))
                 )
-                started = time.monotonic()
                 assert await redis.run(COUNT, KEYS) in (2, 3)
-                assert time.monotonic() - started < 0.5
+                assert not slow.done()
             finally:
                 replica.resume()
             assert await slow == 3

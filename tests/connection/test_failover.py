@@ -227,7 +227,7 @@ async def test_patience_ends_with_a_clear_error(binary: Path | None) -> None:
             started = time.monotonic()
             with pytest.raises(Unavailable, match=r"PING was not executed: for 0.5 s .*Connect"):
                 await redis.command("PING")
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 10
         with pytest.raises(Unreachable, match="cannot be reached"):
             await connect(server.url)
 

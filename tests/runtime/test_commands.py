@@ -87,7 +87,7 @@ async def at_work(
         yield dispatcher
 
 
-async def until(condition: Callable[[], Any], what: str, timeout: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], what: str, timeout: float = 20.0) -> None:
     end = time.monotonic() + timeout
     while True:
         found = condition()
@@ -260,30 +260,28 @@ async def test_while_one_waits_the_last_payload_counts(place: Connection | None,
 
 
 async def test_debounce_the_delay_starts_again_with_each_send(place: Connection | None, probe: Probe) -> None:
-    async with at_work(place, probe.command(wait=600)) as notes:
-        began = last = time.monotonic()
+    async with at_work(place, probe.command(wait=1000)) as notes:
+        last = 0.0
         for n in (1, 2, 3):
-            await notes.send(Note("a", n), tenant="acme")
             last = time.monotonic()
-            await asyncio.sleep(0.25)
-        assert not probe.runs
+            await notes.send(Note("a", n), tenant="acme")
+            await asyncio.sleep(0.1)
         await until_quiet(notes)
         assert probe.seen("a") == [3]
-        assert probe.runs[0].began - last > 0.58
-        assert probe.runs[0].began - began > 1.05
+        assert probe.runs[0].began - last > 0.98
 
 
 async def test_debounce_ends_when_the_first_send_is_long_ago(place: Connection | None, probe: Probe) -> None:
-    options = CommandOptions(max_wait=500)
-    async with at_work(place, probe.command(wait=200), options) as notes:
+    options = CommandOptions(max_wait=1000)
+    async with at_work(place, probe.command(wait=700), options) as notes:
         began = time.monotonic()
         n = 0
         while not probe.runs:
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 20
             n += 1
             await notes.send(Note("a", n), tenant="acme")
             await asyncio.sleep(0.03)
-        assert 0.45 < probe.runs[0].began - began < 2.5
+        assert probe.runs[0].began - began > 0.95
         await until_quiet(notes)
         assert probe.seen("a")[-1] == n
 

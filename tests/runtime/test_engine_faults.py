@@ -246,7 +246,7 @@ async def test_a_handler_that_is_alone_is_tried_again(place: Place) -> None:
     recorder = Recorder(act)
     await place.put(order(1), 1)
     async with place.worker(handler(recorder, concurrency=1)):
-        await until(lambda: recorder.versions(1) == [1], 5)
+        await until(lambda: recorder.versions(1) == [1])
 
 
 async def test_handlers_cancelled_before_they_began_leave_their_places(
@@ -282,7 +282,7 @@ async def test_a_handler_that_cancels_itself_has_failed(place: Place) -> None:
     recorder = Recorder(act)
     await place.put(order(1), 1)
     async with place.worker(handler(recorder)) as worker:
-        await until(lambda: recorder.versions(1) == [1], 5)
+        await until(lambda: recorder.versions(1) == [1])
         assert worker.engines[0].counts.retried == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -94,14 +95,15 @@ async def test_refusals_are_clear(served: Served) -> None:
 
 
 async def test_a_busy_server_is_asked_again(redis_url: str, impatient: None) -> None:  # noqa: ARG001
-    async with serving(redis_url) as served, Client(served.url, served.key, attempts=50) as client:
+    async with serving(redis_url) as served, Client(served.url, served.key, attempts=10_000) as client:
         gate = served.server.app.state.gate
         gate.closing = True
         sending = asyncio.create_task(client.record([span()]))
 
         async def refused_twice() -> bool:
             said = (await client._http.get("/metrics")).text
-            return 'toril_http_requests_total{route="/v1/traces",status="503"} 2.0' in said
+            counted = re.search(r'toril_http_requests_total{route="/v1/traces",status="503"} (\d+)', said)
+            return counted is not None and int(counted[1]) >= 2
 
         await until(refused_twice)
         assert not sending.done()
@@ -141,7 +143,7 @@ async def test_attempts_are_bounded_and_the_server_may_ask_for_time(
         with pytest.raises(ServerAway, match="2 times.*503: busy"):
             await client.traces()
         assert len(came) == 2
-        assert 1.0 <= came[1] - came[0] < 2
+        assert came[1] - came[0] >= 1.0
 
 
 async def test_a_broken_connection_is_tried_again(impatient: None) -> None:  # noqa: ARG001

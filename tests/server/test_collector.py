@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import time
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -253,13 +252,11 @@ async def test_a_bomb_is_never_inflated_as_a_whole(redis_url: str) -> None:
     async with serving(redis_url, limits=limits) as served:
         tracemalloc.start()
         try:
-            began = time.monotonic()
             answer = await served.post(BOMB, PROTOBUF | GZIP)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
         assert answer.status_code == 413
-        assert time.monotonic() - began < 5
         assert peak < 40 * MB
 
 

@@ -49,7 +49,7 @@ async def test_the_event_loop_goes_on_meanwhile(place: str) -> None:
             await asyncio.sleep(0.01)
             turns += 1
         assert turns > 30
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 2.9
 
 
 async def test_errors_say_what_follows_and_show_no_values(
