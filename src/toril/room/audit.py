@@ -113,14 +113,16 @@ def _check_kept(lane: str, budget: Budget | None, kept: tuple[int, int]) -> Iter
 
 def _changed(budget: Budget | None, lane: str, entry: Entry, whole: bool) -> Budget | None:
     rate, burst = entry.said.get(f"{lane}:rate"), entry.said.get(f"{lane}:burst")
+    if rate == "":  # the lane is closed
+        return None
     if budget is None:
-        if not whole or burst is None:
+        if not whole or rate is None or burst is None:
             return None
-        return Budget(int(rate or 0), int(burst), int(burst) * UNIT, entry.us)
+        return Budget(int(rate), int(burst), int(burst) * UNIT, entry.us)
     if rate is None and burst is None:
         return budget
     budget.refill(entry.us)
-    budget.rate = budget.rate if rate is None else int(rate or 0)
+    budget.rate = budget.rate if rate is None else int(rate)
     if burst is not None:
         budget.burst = int(burst)
         budget.level = min(budget.level, budget.burst * UNIT)

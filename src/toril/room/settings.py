@@ -41,6 +41,8 @@ class LaneSettings:
     @property
     def most_at_once(self) -> int:
         """The burst that holds."""
+        if self.rate == 0:
+            return 0
         return self.burst if self.burst is not None else max(1, min(FASTEST, round(self.rate)))
 
     def fields(self, lane: Lane) -> dict[str, str]:

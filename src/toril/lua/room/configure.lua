@@ -24,7 +24,11 @@ if there then
   for _, lane in ipairs(LANES) do
     local l = p .. lane .. ':'
     local rate, burst = limits_of(p, lane)
-    keep_level(l, level_at(l, rate, burst, us), us)
+    if call('HGET', p .. 'meta', lane .. ':rate') == '' then -- a lane that was closed begins anew
+      call('HDEL', l .. 'line', 'level', 'at')
+    else
+      keep_level(l, level_at(l, rate, burst, us), us)
+    end
   end
 end
 if how == 'put' then
