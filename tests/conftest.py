@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.matrix import BINARIES, EVERY_SERVER, MATRIX, PRODUCTS, SCALE, left_out
 from toril import Connection, connect
@@ -27,6 +28,17 @@ SEED = int(os.environ.setdefault("TORIL_TEST_SEED", str(random.SystemRandom().ra
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # A JVM that lives for a minute starts with half the work, and is never as fast as it could be.
+if SCALE <= 1:  # and a storm is in the weather that there is
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark"))
+
+
+settings.register_profile(
+    "toril",
+    max_examples=max(1, round(50 * SCALE)),
+    deadline=None,  # a busy machine is no mistake
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("toril")
 
 
 def pytest_report_header() -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import given, seed, settings
 
 from tests.conformance import operations as ops
 from tests.conformance.dump import Dump, Key, differences, normalise
@@ -165,7 +165,7 @@ def _watched(operation: Operation) -> list[Operation]:
 @pytest.mark.parametrize("without", ["mass", "schedulers", "nothing"])
 async def test_node_agrees_after_random_sequences(sides: Sides, rng: random.Random, without: str) -> None:
     left_out = frozenset({without} & KINDS.keys())
-    for number in range(scaled(700)):
+    for number in range(scaled(250)):
         await check(*sides, sequence(rng, left_out), f"sequence {number}")
 
 
@@ -177,10 +177,8 @@ def test_node_agrees_after_drawn_sequences(server: Server) -> None:
 
             @seed(SEED)
             @settings(
-                max_examples=scaled(250),
-                deadline=None,
+                max_examples=scaled(100),
                 database=None,
-                suppress_health_check=[HealthCheck.too_slow],
             )
             @given(sequences())
             def agree(operations: list[Operation]) -> None:
@@ -198,14 +196,14 @@ async def test_node_agrees_on_a_cluster_of_three_masters(rng: random.Random) -> 
         assert len({nodes.primary_of(prefix).pid for prefix in prefixes}) == 3
         for prefix in prefixes:
             async with open_sides(nodes, dbs=(0, 0), prefixes=("{a}", prefix)) as (node, toril):
-                for number in range(scaled(100)):
+                for number in range(scaled(50)):
                     await check(node, toril, sequence(rng), f"sequence {number} below {prefix}")
 
 
 async def test_node_agrees_on_each_product(binary: Path | None, rng: random.Random) -> None:
     with standalone(binary=binary) as server:
         async with open_sides(server) as (node, toril):
-            for number in range(scaled(300)):
+            for number in range(scaled(150)):
                 await check(node, toril, sequence(rng), f"sequence {number}")
 
 
@@ -591,7 +589,7 @@ async def check_step(twins: Twins, chance: random.Random) -> None:
 
 async def test_node_agrees_with_batches_a_step_is_its_parts(server: Server, rng: random.Random) -> None:
     async with open_twins(server) as twins:
-        for _ in range(scaled(300)):
+        for _ in range(scaled(150)):
             await check_step(twins, rng)
 
 
@@ -693,7 +691,7 @@ async def test_node_agrees_with_batches_adding_many_is_adding_each(
     server: Server, rng: random.Random
 ) -> None:
     async with open_twins(server) as twins:
-        added = [await check_add(twins, rng) for _ in range(scaled(300))]
+        added = [await check_add(twins, rng) for _ in range(scaled(150))]
     assert {True, False} == set(added) or SCALE < 1
 
 

@@ -52,7 +52,7 @@ from tests.conformance.strategies import random_sequence, sequences, shortest
 from tests.conftest import SCALE, SEED
 from toril.testing import Cluster, Server, cluster, standalone
 
-SEQUENCES = int(200 * SCALE)
+SEQUENCES = int(100 * SCALE)
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,7 @@ def _is_json(value: Any) -> bool:
 
 
 @pytest.mark.promise
-@settings(max_examples=int(250 * SCALE), deadline=None)
+@settings(max_examples=int(100 * SCALE))
 @given(attribute_sets, event_lists, st.randoms(use_true_random=False))
 def test_whatever_is_sent_it_is_understood_the_same(
     attributes: dict[str, Any], events: list[SpanEvent], shuffle: random.Random

@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from tests.conftest import SCALE
 from toril.pipelines.spans.otlp import (
     BadRequest,
     decode_json,
@@ -26,7 +25,6 @@ from toril.pipelines.spans.otlp import (
 from toril.pipelines.spans.span import Link, Resource, Scope, Span, SpanEvent
 
 pytestmark = pytest.mark.promise
-EXAMPLES = int(100 * SCALE)
 
 texts = st.text(max_size=8)
 marks = st.sampled_from(["$bytes", "$double", "$$bytes", "$$$double", "$", "$ref", "bytes", ""])
@@ -139,7 +137,6 @@ def exactly(spans: list[Span]) -> bytes:
     return msgspec.json.encode(spans)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(requests())
 def test_what_is_written_is_read_again(spans: list[Span]) -> None:
     as_protobuf = decode_protobuf(encode_protobuf(spans))
@@ -149,7 +146,6 @@ def test_what_is_written_is_read_again(spans: list[Span]) -> None:
     assert as_protobuf.spans == spans == as_json.spans
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(sent_values)
 def test_values_are_recorded_as_they_were_sent(value: Any) -> None:
     request = ExportTraceServiceRequest()
@@ -177,13 +173,11 @@ def read(body: bytes) -> None:
         encode_protobuf(decoded.spans)  # what was taken can be sent on
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     read(body)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(requests(), st.randoms(use_true_random=False))
 def test_damaged_requests_are_read_or_refused(spans: list[Span], rng: random.Random) -> None:
     for body in valid_bodies(spans):
@@ -201,7 +195,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
 @given(requests().filter(bool), json_values, st.randoms(use_true_random=False))
 def test_any_json_in_any_place_is_read_or_refused(spans: list[Span], value: Any, rng: random.Random) -> None:
     request = json.loads(encode_json(spans))

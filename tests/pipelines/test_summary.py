@@ -317,7 +317,7 @@ def by_hand(rows: list[SpanRow]) -> dict[str, Any]:
     }
 
 
-many = settings(max_examples=int(100 * SCALE), deadline=None)
+many = settings(max_examples=int(50 * SCALE))
 
 
 @pytest.mark.promise
