@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from toril.pipelines.spans.tables import SpanTable, TraceTable
 from toril.runtime import EventSourcing
@@ -24,7 +24,7 @@ from toril.server.meters import Meters
 from toril.server.openapi import describe
 from toril.server.operations import Check, Operations, describing
 from toril.server.refusals import Refused, json_refusal, refusal_of
-from toril.server.routes import Endpoint, Handle, RouteGroup
+from toril.server.routes import Endpoint, Handle, RouteGroup, routed
 from toril.server.traces import Traces
 
 METRICS_FRESH = 10.0
@@ -100,7 +100,7 @@ def create_app(parts: Parts) -> Starlette:
 def _routes(groups: Sequence[RouteGroup], meters: Meters) -> list[BaseRoute]:
     routes: list[BaseRoute] = []
     for group in groups:
-        routes += [Route(one.path, _measured(one, meters), methods=[one.method]) for one in group.endpoints]
+        routes += routed([replace(one, handle=_measured(one, meters)) for one in group.endpoints])
         routes += group.pages
     return routes
 

@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 Handle = Callable[[Request], Awaitable[Response]]
 
@@ -43,6 +43,22 @@ class RouteGroup:
     """Entered while the application runs."""
     metrics: MoreMetrics | None = None
     """What ``/metrics`` says of them besides."""
+
+
+def routed(endpoints: Sequence[Endpoint]) -> list[BaseRoute]:
+    """Routes for endpoints: one for each path, so that it can say which methods it knows."""
+    paths: dict[str, dict[str, Handle]] = {}
+    for one in endpoints:
+        paths.setdefault(one.path, {})[one.method] = one.handle
+    return [Route(path, _by_method(known), methods=list(known)) for path, known in paths.items()]
+
+
+def _by_method(known: Mapping[str, Handle]) -> Handle:
+    async def handle(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await known[method](request)
+
+    return handle
 
 
 def answer(description: str, schema: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:

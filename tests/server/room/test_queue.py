@@ -241,7 +241,7 @@ async def test_an_admission_is_used_once(served: RoomServed) -> None:
     forged = TOKENS.issue(event="evt", user="ana", session="evt.0.m1", issued=1, expires=2)
     assert code(await redeem(forged, "order-3")) == "INVALID_TOKEN"
     assert code(await redeem("nonsense", "order-3")) == "INVALID_TOKEN"
-    body = {"session_id": "evt.0.m1"}
+    body = {"who": "session", "id": "evt.0.m1"}
     revoked = await served.http.post("/api/v1/admin/rooms/evt/revoke", json=body, headers=AS_ADMIN)
     assert revoked.json() == {"count": 1}
     assert code(await redeem(admission, "order-1")) == "TOKEN_EXPIRED"

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toril.connection import Connection
-from toril.errors import InvalidValue
 from toril.keyspace import NAME_RULES
 from toril.room import LaneSettings, LaneStats, Room, Settings, room_names
 from toril.room.seats import Seats
@@ -155,13 +154,9 @@ class Admin:
         """Send somebody away."""
         asked = await body_of(request, RevokeRequest)
         room = await self._room(request)
-        if (asked.session_id is None) == (asked.user_id is None):
-            raise InvalidValue("session_id, user_id", [asked.session_id, asked.user_id], "one of the two")
-        if asked.session_id is not None:
-            found = await room.revoke(asked.session_id)
-            return reply(Changed(int(found.state == "revoked")))
-        assert asked.user_id is not None
-        return reply(Changed(int(await room.revoke_user(asked.user_id) is not None)))
+        if asked.who == "user":
+            return reply(Changed(int(await room.revoke_user(asked.id) is not None)))
+        return reply(Changed(int((await room.revoke(asked.id)).state == "revoked")))
 
     async def add_seats(self, request: Request) -> Response:
         """Add seats to an event."""

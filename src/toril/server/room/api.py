@@ -26,7 +26,7 @@ from toril.server.room.rates import Rates
 from toril.server.room.rooms import Rooms
 from toril.server.room.seats import SeatRoutes
 from toril.server.room.wire import schemas
-from toril.server.routes import RouteGroup
+from toril.server.routes import RouteGroup, routed
 
 _CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 
@@ -90,9 +90,8 @@ def create_room_app(redis: Connection, options: RoomOptions) -> Starlette:
         return Response(generate_latest(registry), media_type=PROMETHEUS)
 
     endpoints = [*group.endpoints, *described.endpoints]
-    routes = [Route(one.path, one.handle, methods=[one.method]) for one in endpoints]
     return Starlette(
-        routes=[*routes, Route("/metrics", metrics), *group.pages],
+        routes=[*routed(endpoints), Route("/metrics", metrics), *group.pages],
         lifespan=lifespan,
         exception_handlers={HTTPException: no_route},
     )

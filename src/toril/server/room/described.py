@@ -10,11 +10,13 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toril.errors import InvalidValue
 from toril.server.refusals import json_response
 from toril.server.room.callers import Callers
 from toril.server.room.options import RoomOptions
 from toril.server.room.problems import Problem, answer_problem
 from toril.server.room.rates import Rates
+from toril.server.room.wire import LONGEST_TOKEN
 from toril.server.routes import Endpoint, Handle, answer, parameter, ref
 
 LONGEST_KEY = 128
@@ -26,12 +28,11 @@ KEY = parameter(
     where="header",
 )
 TOKEN = {
-    **parameter("token", "A waiting token.", {"type": "string", "minLength": 1, "maxLength": 4096}),
+    **parameter("token", "A waiting token.", {"type": "string", "minLength": 1, "maxLength": LONGEST_TOKEN}),
     "required": True,
 }
-EVENT = parameter(
-    "event_id", "The event.", {"type": "string", "minLength": 1, "maxLength": 128}, where="path"
-)
+EVENT_ID = {"type": "string", "maxLength": 128, "pattern": r"^[A-Za-z0-9_.\-]+(:[A-Za-z0-9_.\-]+)*$"}
+EVENT = parameter("event_id", "The event.", EVENT_ID, where="path")
 
 PROBLEMS = {
     400: "Something in the request is wrong; the message says what.",
@@ -160,4 +161,6 @@ def token_in(request: Request) -> str:
     token = request.query_params.get("token", "")
     if not token:
         raise Problem(400, "MISSING_TOKEN", "the parameter token is missing")
+    if len(token) > LONGEST_TOKEN:
+        raise InvalidValue("token", token, f"at most {LONGEST_TOKEN} characters")
     return token

@@ -76,7 +76,7 @@ class Problem(Exception):
 
 _KNOWN: tuple[tuple[type[Exception], int, str], ...] = (
     (NoSuchRoom, 404, "EVENT_NOT_FOUND"),
-    (NoSuchLane, 400, "INVALID_REQUEST"),
+    (NoSuchLane, 404, "LANE_NOT_FOUND"),
     (RoomExists, 409, "ROOM_EXISTS"),
     (RoomClosed, 503, "ROOM_CLOSED"),
     (RoomFull, 503, "ROOM_FULL"),

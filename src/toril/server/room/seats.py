@@ -12,6 +12,7 @@ from toril.connection import Connection
 from toril.errors import InvalidValue
 from toril.room.seats import Seats
 from toril.server.room.described import (
+    EVENT_ID,
     KEY,
     Door,
     bearer_of,
@@ -123,7 +124,7 @@ SHOW = operation(
     *("show_seats", "How many seats there are, and how some of them stand", SeatView),
     parameters=[
         {
-            **parameter("event_id", "The event.", {"type": "string", "pattern": r"^[A-Za-z0-9_.\-]{1,128}$"}),
+            **parameter("event_id", "The event.", EVENT_ID),
             "required": True,
         },
         parameter(
