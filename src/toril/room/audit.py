@@ -107,7 +107,7 @@ def check_budget(lane: str, entries: Sequence[Entry], kept: tuple[int, int] | No
 
 
 def _check_kept(lane: str, budget: Budget | None, kept: tuple[int, int]) -> Iterator[Violation]:
-    if budget is not None and budget.refill(kept[1]) != kept[0]:
+    if budget is not None and budget.refill(kept[1]) != min(kept[0], budget.burst * UNIT):
         yield Violation("P10", f"{lane}: the budget has {kept[0]} units left, and should have {budget.level}")
 
 
