@@ -51,6 +51,8 @@ class Taken:
     """At the destination."""
     state: str
     score: bytes
+    turn: str = ""
+    """Where it goes in a list: ``F…`` in front, in the order of turns; ``G…`` behind; nothing: as usual."""
 
 
 class Destination:
@@ -80,12 +82,12 @@ class Destination:
         """Let a scheduler arrive: 1 it has, 0 it had before, 2 there is one."""
         return int(await self._run(SCHEDULER, self.runner, ident, due, *fields))
 
-    async def seize(self, ids: Sequence[str]) -> list[Taken]:
-        """Take jobs out of the hands of workers."""
-        replies = await self._run(SEIZE, self.runner, *ids)
+    async def seize(self, jobs: Sequence[tuple[str, str]]) -> list[Taken]:
+        """Take jobs (id and turn) out of the hands of workers."""
+        replies = await self._run(SEIZE, self.runner, *(part for job in jobs for part in job))
         return [
-            Taken(what.decode(), ident.decode(), state.decode(), score)
-            for what, ident, state, score in replies
+            Taken(what.decode(), ident.decode(), state.decode(), score, turn.decode())
+            for what, ident, state, score, turn in replies
         ]
 
     async def release(self, jobs: Sequence[tuple[str, str]]) -> None:

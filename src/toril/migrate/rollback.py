@@ -73,12 +73,16 @@ async def rollback(
         )
         for move in moves
     ]
-    for back in backs:
+    begun = [back for back in backs if await back.is_copied()]
+    if not begun:
+        names = ", ".join(repr(move.source.name) for move in moves)
+        raise MigrationError(f"nothing was copied from {names or 'any queue'} that could go back")
+    for back in begun:
         await back.begin()
-    for back in backs:
+    for back in begun:
         await back.give_back(told)
-    if all(back.done.whole for back in backs):
-        for back in backs:
+    if all(back.done.whole for back in begun):
+        for back in begun:
             await back.end()
     return [back.done for back in backs]
 
@@ -91,10 +95,13 @@ class _Back:
         self._moves = moves
         self.done = QueueRollback(old.keys.name, new.keys.name)
 
+    async def is_copied(self) -> bool:
+        """Whether something was copied from the old queue, and is not all back."""
+        return (await self._new.facts()).get("source") == source_name(self._old)
+
     async def begin(self) -> None:
+        """Let nobody take jobs of the new queue any more."""
         facts = await self._new.facts()
-        if facts.get("source") != source_name(self._old):
-            raise MigrationError(f"nothing was copied from {self._old.keys.name!r} that could go back")
         if facts.get("phase") == "cleaned":
             raise MigrationError(
                 f"the old keys of {self._old.keys.name!r} were removed: move {self._new.keys.name!r} instead"
@@ -107,7 +114,11 @@ class _Back:
             await QueueStore(self._new.redis, self._new.keys).pause()
 
     async def give_back(self, told: Told) -> None:
+        """Give back what was copied, in all states."""
         of, done = sum((await self._old.counts()).values()), 0
+        for start in range(0, len(turns := await self._turns()), PORTION):
+            part = turns[start : start + PORTION]
+            await self._portion([Place(ident, "") for ident, _ in part], [turn for _, turn in part])
         for state in STATES:
             stay = 0
             while places := await self._old.page(state, stay, PORTION):
@@ -119,11 +130,39 @@ class _Back:
             await self._portion(left)
         await self._give_back_schedulers()
 
-    async def _portion(self, places: Sequence[Place]) -> int:
+    async def _turns(self) -> list[tuple[str, str]]:
+        """Jobs that wait here, and did not in the old queue: in the order in which they must go back.
+
+        A parent came to the front here, and what became due to the end. Those that were on their way when
+        this was cut off come first.
+        """
+        noted = [value for name, value in (await self._new.facts()).items() if name.startswith("r:")]
+        cut_off = sorted(
+            (turn, ident) for _, _, turn, ident in (each.split(" ", 3) for each in noted) if turn
+        )
+        front: list[str] = []
+        behind: list[str] = []
+        met_old = False
+        for state in ("wait", "paused"):
+            async for places in self._there.walk(state):
+                ids = [place.id for place in places]
+                for ident, entry in zip(ids, await self._new.entries(ids), strict=True):
+                    if entry is not None and entry.letter in "dhap":
+                        (behind if met_old else front).append(ident)
+                    else:
+                        met_old = True
+        late = [*(("F", ident) for ident in reversed(front)), *(("G", ident) for ident in behind)]
+        first = 1 + max((int(turn[1:]) for turn, _ in cut_off), default=0)
+        return [(ident, turn) for turn, ident in cut_off] + [
+            (ident, f"{side}{number:09d}") for number, (side, ident) in enumerate(late, first)
+        ]
+
+    async def _portion(self, places: Sequence[Place], turns: Sequence[str] = ()) -> int:
         """Give back jobs, or let them leave the old queue; how many are not any more where they were."""
         if not places:
             return 0
-        taken = await self._new.seize([place.id for place in places])
+        asked = zip(places, turns or [""] * len(places), strict=True)
+        taken = await self._new.seize([(place.id, turn) for place, turn in asked])
         pairs = list(zip(places, taken, strict=True))
         self.done.busy += sum(job.what == "busy" for job in taken)
         for place, job in pairs:
@@ -185,8 +224,7 @@ class _Back:
         target = keys[await self._list() if now == "wait" else now]
         await self._take_out(was, ident)
         await ask("LREM", target, 0, ident, repeatable=True)
-        # What had been begun comes first; what became due is the newest that waits.
-        await ask("RPUSH" if was == "active" else "LPUSH", target, ident)
+        await ask("RPUSH" if taken.turn.startswith("F") else "LPUSH", target, ident)
         return True
 
     async def _list(self) -> str:
@@ -226,7 +264,9 @@ class _Back:
             self.done.done += len(places)
 
     async def _free(self, key: Key, ident: str) -> None:
-        if await self._old.redis.command("GET", key) == ident.encode():
+        """A job that has ended gives its deduplication id back, unless that lasts for a time of its own."""
+        ask = self._old.redis.command
+        if await ask("GET", key) == ident.encode() and await ask("PTTL", key) < 0:
             await self._old.redis.command("DEL", key, repeatable=True)
 
     async def _give_back_schedulers(self) -> None:

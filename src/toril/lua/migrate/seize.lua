@@ -2,9 +2,10 @@
 -- Take jobs that came from another queue out of the hands of workers, to give them back.
 -- keyspace: queue
 -- keys: base meta
--- args: runner, then ids as the other queue has them
+-- args: runner, then for each job: its id as the other queue has it, and its turn, which is noted for one that
+--       waits: where this is cut off, the order is known
 -- result: for each: what (back: taken out; done: finished here, or removed; busy: being worked on; none: not
---         ours; lost: in no state), its id here, and where it was taken out of: state and score
+--         ours; lost: in no state), its id here, where it was taken out of (state and score), its turn
 -- include: queue/_queue
 -- include: migrate/_tracker
 
@@ -18,8 +19,8 @@ local WAITS = { 'delayed', 'prioritized', 'waiting-children' }
 
 local function take_out(id, entry)
   if entry.letter == 'r' then
-    local state, score = string.match(call('HGET', q .. 'toril:migration', 'r:' .. id) or '', '^(%S+) ?(.*)$')
-    return 'back', state, score
+    local noted = call('HGET', q .. 'toril:migration', 'r:' .. id) or 'none   '
+    return 'back', string.match(noted, '^(%S+) (%S*) (%S*) ')
   end
   if call('EXISTS', q .. id) == 0 then
     return 'done'
@@ -57,20 +58,21 @@ local function take_out(id, entry)
 end
 
 local results = {}
-for place = 2, #ARGV do
-  local theirs = ARGV[place]
+for place = 2, #ARGV, 2 do
+  local theirs, turn = ARGV[place], ARGV[place + 1]
   local value = call('HGET', q .. 'toril:migrated', theirs)
   local entry = value and read_entry(value)
   if not entry or not (STATES[entry.letter] or entry.letter == 'r' or entry.letter == 'b') then
-    results[#results + 1] = { 'none', '', '', '' }
+    results[#results + 1] = { 'none', '', '', '', '' }
   else
     local id = entry.other ~= '' and entry.other or theirs
-    local what, state, score = take_out(id, entry)
+    local what, state, score, noted = take_out(id, entry)
     if what == 'back' and entry.letter ~= 'r' then
-      call('HSET', q .. 'toril:migration', 'r:' .. id, state .. ' ' .. score)
+      local value = table.concat({ state, score, turn, theirs }, ' ')
+      call('HSET', q .. 'toril:migration', 'r:' .. id, value)
       write_entry(q, theirs, 'r', entry.timestamp, entry.digest, entry.other)
     end
-    results[#results + 1] = { what, id, state or '', score or '' }
+    results[#results + 1] = { what, id, state or '', score or '', noted or turn }
   end
 end
 mark_delayed(q)
