@@ -23,6 +23,7 @@ COMMANDS = {
     "pipelines": ("runtime.pipelines", "The pipelines of a program, and how they stand."),
     "processors": ("runtime.processors", "Handlers and projections: how far they are, and what failed."),
     "queue": ("queue", "Look at job queues, and change them."),
+    "room": ("room", "Waiting rooms, and the seats behind them."),
     "run": ("runtime.run", "Run the commands, handlers and projections of pipelines."),
     "server": ("up", "Collect spans over HTTP; other processes process them."),
     "simulate": ("simulate", "Send traces of made-up LLM applications."),

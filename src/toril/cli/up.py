@@ -24,10 +24,12 @@ from toril.errors import InvalidValue
 from toril.pipelines.spans.prices import PriceTable
 from toril.pipelines.spans.redaction import Redactor, RedactRules, no_redaction
 from toril.pipelines.webhook import Webhook
+from toril.server.access import is_loopback
 from toril.server.running import HOST, PORT
 from toril.server.setup import Settings, Setup, collect_garbage_seldom
 
 CLICKHOUSE_VARIABLE = "TORIL_CLICKHOUSE_URL"
+ADMIN_VARIABLE = "TORIL_ADMIN_SECRET"
 SECRET_VARIABLE = "TORIL_WEBHOOK_SECRET"  # noqa: S105 - the name of one
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,6 +60,24 @@ _OPTIONS = (
         "--most-entries",
         type=click.IntRange(1),
         help="In a partition of the log, before senders are told to come again. The same in all processes.",
+    ),
+    click.option(
+        "--new-rooms/--no-new-rooms",
+        default=None,
+        help="Make a waiting room when somebody joins an unknown event (default: where only this machine "
+        "can reach the server).",
+    ),
+    click.option(
+        "--room-keys",
+        type=click.Path(path_type=Path),
+        help="The keys that sign admission tokens (default: room-keys.json in the data directory).",
+    ),
+    click.option(
+        "--trusted-proxy",
+        "trusted_proxies",
+        metavar="NETWORK",
+        multiple=True,
+        help="A proxy whose X-Forwarded-For is believed; several times for several.",
     ),
 )
 
@@ -90,6 +110,8 @@ def server(**options: Any) -> None:
 
 def _start(options: dict[str, Any], *, serve: bool, work: bool) -> None:
     host, port = options.pop("host"), options.pop("port")
+    if options["new_rooms"] is None:
+        options["new_rooms"] = is_loopback(host)
     asyncio.run(_run(_settings(**options), host, port, serve=serve, work=work))
 
 
@@ -105,6 +127,9 @@ def _settings(
     durability: Any,
     quiet: float,
     most_entries: int | None,
+    new_rooms: bool,
+    room_keys: Path | None,
+    trusted_proxies: tuple[str, ...],
 ) -> Settings:
     return Settings(
         redis=url or os.environ.get(URL_VARIABLE),
@@ -117,6 +142,10 @@ def _settings(
         durability=durability,
         quiet=timedelta(seconds=quiet),
         most_entries=most_entries,
+        admin=os.environ.get(ADMIN_VARIABLE),
+        new_rooms=new_rooms,
+        room_keys=room_keys,
+        trusted_proxies=trusted_proxies,
     )
 
 
@@ -162,6 +191,7 @@ async def _run(settings: Settings, host: str, port: int, *, serve: bool, work: b
                 console.print("            with an API key: [bold]toril keys add TENANT[/] makes one")
             else:
                 console.print(f"            without a key, as tenant [bold]{settings.open_tenant}[/]")
+            console.print(f"waiting     [bold]{running.url}/queue/EVENT[/]", soft_wrap=True)
         received = await signals.first(*waiting)
         console.print(f"{received.name}: finishing what is under way; once more to end at once")
         signals.end_at_the_next("ended; others take over when the leases have run out")

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,8 +17,9 @@ from toril.room import LaneSettings, LaneStats, Room, Settings, room_names
 from toril.room.seats import Seats
 from toril.server.room.described import EVENT, Door, endpoint, operation, reply
 from toril.server.room.options import PATIENCE
+from toril.server.room.pages import PageView
 from toril.server.room.problems import Problem
-from toril.server.room.rooms import PageView, Rooms
+from toril.server.room.rooms import Rooms
 from toril.server.room.wire import (
     Changed,
     LaneBody,
@@ -102,8 +102,9 @@ class Admin:
             shards=asked.shards,
         )
         NAME_RULES["room"].check(asked.event_id)
+        page = _page(PageView(), asked)
         await Room(self._redis, asked.event_id).create(settings)
-        await self._rooms.show(asked.event_id, _page(PageView(), asked))
+        await self._rooms.show(asked.event_id, page)
         return reply(await self._view(asked.event_id), 201)
 
     async def show(self, request: Request) -> Response:
@@ -223,7 +224,7 @@ def _changes(asked: RoomBody) -> dict[str, Any]:
 
 def _page(before: PageView, asked: RoomBody) -> PageView:
     changes = {name: value for name in ("title", "target") if (value := getattr(asked, name)) is not UNSET}
-    return msgspec.structs.replace(before, **changes)
+    return PageView.of(before, **changes)
 
 
 def _lane_view(own: LaneSettings, its: LaneStats) -> LaneView:

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-import msgspec
-
 from toril.connection import Connection
-from toril.keyspace import NAME_RULES, ServerKeys
+from toril.keyspace import NAME_RULES
 from toril.room import Doorkeeper, NoSuchRoom, Room, RoomExists, Settings, room_names
 from toril.server.room.options import RoomOptions
+from toril.server.room.pages import Pages, PageView
 from toril.server.room.problems import Problem
 from toril.server.room.rates import Rates
 
@@ -22,13 +21,6 @@ IDLE = 600.0
 TEND = 60.0
 FRESH = 1.0
 """Seconds for which the settings of a room, and what its page shows, are remembered."""
-
-
-class PageView(msgspec.Struct, frozen=True):
-    """What the waiting page of a room shows."""
-
-    title: str = ""
-    target: str = ""
 
 
 @dataclass(slots=True)
@@ -50,7 +42,7 @@ class Rooms:
         self.redis = redis
         self._options = options
         self._rates = Rates(redis)
-        self._keys = ServerKeys()
+        self._pages = Pages(redis)
         self._kept: dict[str, Kept] = {}
 
     @asynccontextmanager
@@ -114,15 +106,12 @@ class Rooms:
         await self.get(event)
         kept = self._kept[event]
         if kept.page is None or kept.page[0] <= time.monotonic():
-            raw = await self.redis.command("HGET", self._keys.room_pages, event)
-            view = PageView() if raw is None else msgspec.json.decode(raw, type=PageView)
-            kept.page = (time.monotonic() + FRESH, view)
+            kept.page = (time.monotonic() + FRESH, await self._pages.get(event))
         return kept.page[1]
 
     async def show(self, event: str, view: PageView) -> None:
         """Change what the page of a room shows."""
-        raw = msgspec.json.encode(view)
-        await self.redis.command("HSET", self._keys.room_pages, event, raw, repeatable=True)
+        await self._pages.set(event, view)
         if event in self._kept:
             self._kept[event].page = None
 

@@ -12,6 +12,7 @@ from toril.keyspace import NAME_RULES
 from toril.room import Lane, Mode
 from toril.room.seats import MOST_AT_ONCE
 from toril.room.ticket import LONGEST_ID
+from toril.server.room.pages import LONGEST_TARGET, LONGEST_TITLE, TARGET
 from toril.server.room.problems import Problem
 
 LONGEST_BODY = 256 * 1024
@@ -33,8 +34,6 @@ DaySeconds = Annotated[float, Meta(ge=1, le=86400)]
 WeekSeconds = Annotated[float, Meta(ge=1, le=7 * 86400)]
 MsTime = Annotated[int, Meta(ge=1, le=2**53)]
 RateValue = Annotated[float, Meta(ge=0.001, le=1_000_000)]
-TARGET = r"^(https?://[^\s<>\"']+|/[^\s<>\"'/\\][^\s<>\"'\\]*|/)?$"
-"""An address of the web, or a path: nothing that a browser would run."""
 
 # ---------------------------------------------------------------------------- requests
 
@@ -106,9 +105,9 @@ class RoomBody(Struct, frozen=True):
     enter_within_sec: DaySeconds | UnsetType = UNSET
     session_sec: WeekSeconds | UnsetType = UNSET
     max_waiting: Count | UnsetType | None = UNSET
-    title: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    title: Annotated[str, Meta(max_length=LONGEST_TITLE)] | UnsetType = UNSET
     """What the waiting page calls it."""
-    target: Annotated[str, Meta(max_length=2000, pattern=TARGET)] | UnsetType = UNSET
+    target: Annotated[str, Meta(max_length=LONGEST_TARGET, pattern=TARGET)] | UnsetType = UNSET
     """Where the waiting page goes on to: an address, or a path of this server; empty: nowhere."""
 
 
