@@ -31,6 +31,10 @@ class NoSuchLane(RoomError, CommandRefused):
     """The room has no such lane: a lane for VIPs must have settings of its own."""
 
 
+class RoundOver(RoomError, CommandRefused):
+    """Another process has gone on to the next round. Nothing is missing."""
+
+
 class RoomFull(RoomError, CommandRefused):
     """As many wait as may. Try again in ``retry_after`` seconds."""
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from toril.connection.wire import Argument
 from toril.errors import TorilError
-from toril.room.errors import NoSuchRoom
+from toril.room.errors import NoSuchRoom, RoundOver
 from toril.room.shuffle import lot, stretches
 from toril.room.snapshot import Snapshot
 from toril.room.store import ShardStore, Tick
@@ -91,7 +91,10 @@ class Rounds:
         """One round, from where it is."""
         number, version, phase, resetting, *lanes = await self._hall.allot(self._steps)
         # One after the other: the moments at which a cut is made are then as close as they can be.
-        served = [await self._serve(shard, number, version, lanes) for shard in range(len(self._stores))]
+        try:
+            served = [await self._serve(shard, number, version, lanes) for shard in range(len(self._stores))]
+        except RoundOver:
+            return Tick(version=number, phase=phase.decode(), resetting=bool(resetting))
         args: list[Argument] = [number]
         for at, (lane, _, _, before, _) in enumerate(lanes):
             args += (lane, before)

@@ -12,7 +12,7 @@ from toril.connection.durability import Level
 from toril.connection.errors import CommandRefused
 from toril.connection.wire import Argument
 from toril.keyspace import RoomKeys
-from toril.room.errors import IdempotencyConflict, NoSuchLane, NoSuchRoom, RoomClosed, RoomFull
+from toril.room.errors import IdempotencyConflict, NoSuchLane, NoSuchRoom, RoomClosed, RoomFull, RoundOver
 from toril.room.snapshot import Snapshot
 from toril.room.ticket import Lane, Ticket, Token
 
@@ -22,6 +22,7 @@ _ERRORS: Mapping[str, type[CommandRefused]] = {
     "CLOSED": RoomClosed,
     "FULL": RoomFull,
     "CONFLICT": IdempotencyConflict,
+    "OLDROUND": RoundOver,
 }
 
 

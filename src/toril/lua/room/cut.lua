@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Write down cuts of a shuffled order, all of a lane at once; where there are cuts already, nothing.
+-- Write down the cuts of a shuffled order, all of a lane at once; where somebody else has done so, nothing.
 -- keyspace: room
 -- keys: base meta
 -- args: lane, cuts
@@ -8,7 +8,7 @@
 
 local p, lane = KEYS[1], ARGV[1]
 local cuts = p .. lane .. ':cuts'
-if call('LLEN', cuts) == 0 then
+if call('HGET', p .. 'meta', 'phase') == 'shuffling' and call('LLEN', cuts) == 0 then
   for i = 2, #ARGV do
     call('RPUSH', cuts, ARGV[i])
   end
