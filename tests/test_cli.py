@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import toril
+from tests.command import toril as command
 from toril.connection.embedded import stop
 from toril.testing import Cluster, Server, standalone
 
@@ -19,14 +19,7 @@ NAMES = ("collector", "evaluations", "span_ingestion/command/record_span")
 
 
 def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "toril.cli", *args],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "COLUMNS": "120", **env},
-    )
+    return command(*args, env={**os.environ, "COLUMNS": "120", **env})
 
 
 def value(*args: str, **env: str) -> Any:
@@ -39,9 +32,9 @@ def test_help_and_version() -> None:
     assert "toril" in run("--version").stdout
     assert toril.__version__ in run("--version").stdout
     shown = run("--help").stdout
-    for command in ("slots", "doctor", "up", "embedded"):
-        assert command in shown
-        assert run(command, "--help").returncode == 0
+    for name in ("slots", "doctor", "up", "embedded"):
+        assert name in shown
+        assert run(name, "--help").returncode == 0
 
 
 def test_slots_plans_a_fresh_cluster() -> None:
@@ -137,8 +130,3 @@ def test_doctor_without_java_says_what_to_install(monkeypatch: pytest.MonkeyPatc
         java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n{modules}\n")
         java.chmod(0o755)
         assert check_java().verdict == verdict
-
-
-def test_the_demo_runs() -> None:
-    done = subprocess.run([sys.executable, "-m", "toril.demo"], capture_output=True, text=True, check=True)
-    assert "Nothing was lost." in done.stdout

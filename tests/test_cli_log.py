@@ -567,6 +567,7 @@ async def test_erase_asks_for_the_name_and_tells_what_was_removed(tenant: Shell,
 # ---------------------------------------------------------------------------- all of them
 
 
+@pytest.mark.parametrize("server", ["valkey-standalone"], indirect=True)
 async def test_tables_fit_the_terminal(shell: Shell, log: Log) -> None:
     await fill(log, 40)
     await register(log, "a-reader-with-quite-a-long-name-that-needs-room")

@@ -19,6 +19,7 @@ from typing import Any
 import click
 import pytest
 
+from tests.command import toril
 from tests.conftest import MATRIX, Servers, emptied
 from tests.test_cli import run
 from toril import Connection, connect
@@ -60,8 +61,9 @@ class Shell:
         return json.loads(self.ok(*args, "--json"))
 
     def piped(self, text: str, *args: str) -> str:
-        command = [sys.executable, "-m", "toril.cli", self.group, *args, "--url", self.url]
-        return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+        done = toril(self.group, *args, "--url", self.url, said=text)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def error(self, *args: str) -> str:
         """The one line of a refusal."""
@@ -701,6 +703,7 @@ def on_terminal(
     return code, screen
 
 
+@pytest.mark.parametrize("server", ["valkey-standalone"], indirect=True)
 async def test_a_terminal_is_asked_first(shell: Shell, queue: Queue) -> None:
     await fill(queue, 3)
     question = "Remove 3 jobs of {shop} that wait, for good? [y/N]: "
@@ -736,6 +739,7 @@ async def test_ctrl_c_stops_between_steps_and_says_how_far_it_was(
     assert counts["failed"] > 0
 
 
+@pytest.mark.parametrize("server", ["valkey-standalone"], indirect=True)
 async def test_tables_fit_the_terminal(shell: Shell, queue: Queue) -> None:
     await put_everywhere(queue)
     for columns in (60, 100):

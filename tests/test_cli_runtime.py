@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.command import toril as command
 from tests.conftest import Servers, emptied
 
 APP = """
@@ -78,10 +79,7 @@ class Shop:
         (folder / "fill.py").write_text(FILL)
 
     def toril(self, *args: str, code: int = 0) -> str:
-        command = [sys.executable, "-m", "toril.cli", *args]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
-        )
+        done = command(*args, cwd=self.folder, env=self.env)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 

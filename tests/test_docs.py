@@ -5,11 +5,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_origin
@@ -22,6 +19,7 @@ import toril.connection
 import toril.events
 import toril.stores
 import toril.testing
+from tests.command import toril as command
 from toril.cli.main import cli
 from toril.connection.embedded import stop
 from toril.errors import TorilError
@@ -65,8 +63,7 @@ def _run_console(text: str, page: Path) -> None:
     for line in text.splitlines():
         if not line.startswith("$ toril "):
             continue
-        command = [sys.executable, "-m", "toril.cli", *shlex.split(line)[2:]]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+        done = command(*shlex.split(line)[2:])
         assert done.returncode == 0, f"{page.name}: {line}\n{done.stdout}{done.stderr}"
         shown = [row.strip() for row in done.stdout.splitlines() if row.strip()]
         for row in _expected_after(text, line):

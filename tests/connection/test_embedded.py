@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import toril as command
 from toril import connect
 from toril.connection import EmbeddedServerError, ForeignDataDirectory, NoServerBinary, embedded
 from toril.connection import server as server_module
@@ -138,8 +139,9 @@ async def test_who_joined_goes_on_when_the_owner_is_gone(home: Path) -> None:
 
 
 def toril(*args: str) -> str:
-    run = [sys.executable, "-m", "toril.cli", *args]
-    return subprocess.run(run, check=True, capture_output=True, text=True, timeout=60).stdout
+    done = command(*args)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_up_keeps_it_and_down_stops_it(home: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
+from tests.command import toril as command
 from tests.conftest import Servers, emptied
 from toril import Connection, InvalidValue, connect
 from toril.connection import ConnectionFailed
@@ -147,13 +147,7 @@ def test_keys_on_the_command_line(servers: Servers) -> None:
 
     def toril(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "TORIL_REDIS_URL": server.url, "COLUMNS": "100"}
-        done = subprocess.run(
-            [sys.executable, "-m", "toril.cli", "keys", *args],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=env,
-        )
+        done = command("keys", *args, env=env)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 

@@ -20,6 +20,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
+from tests.command import toril as command
 from toril.connection.embedded import stop
 from toril.server.operator import find_running
 
@@ -36,14 +37,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def toril(home: Path, *arguments: str, fails: bool = False) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "toril.cli", *arguments],
-        env=environment(home),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = command(*arguments, env=environment(home))
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr
 
