@@ -13,6 +13,8 @@ from toril.connection.wire import Argument
 DEFAULT_NAME = "job"
 """The name of a job that has none, and by which its handler is found."""
 
+_DEFAULT_NAME = DEFAULT_NAME.encode()
+
 
 class AddJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be added. What is None is as the data says (see :class:`Route`), or as the queue has it."""
@@ -105,6 +107,7 @@ class Taken:
         "entry",
         "held_id",
         "key",
+        "lease",
         "level",
         "name",
         "options",
@@ -120,15 +123,19 @@ class Taken:
         """How often its entry was given to a worker: with the worker's name, what a fenced end goes by."""
         self.held_id = held_id
         """Its id, where that is not the entry's."""
+        self.lease = (level, entry, delivery)
+        """Under what a worker has it: a job that was lost and comes back has another one."""
         self.attempts = self.crashes = 0
-        self.key = self.tenant = b""
-        if not held_id:
-            self.name, self.data, self.options = flat[1], flat[3], flat[5]
+        self.key = self.tenant = self.options = b""
+        if len(flat) == 2:  # most have nothing but data
+            self.name, self.data = _DEFAULT_NAME, flat[1]
             return
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        self.name, self.data, self.options = fields[b"n"], fields[b"d"], fields[b"o"]
-        self.key, self.tenant = fields[b"k"], fields[b"t"]
-        self.attempts, self.crashes = int(fields.get(b"a", 0)), int(fields.get(b"c", 0))
+        self.name, self.data = fields.get(b"n", _DEFAULT_NAME), fields.get(b"d", b"")
+        self.options = fields.get(b"o", b"")
+        if held_id:
+            self.key, self.tenant = fields[b"k"], fields[b"t"]
+            self.attempts, self.crashes = int(fields.get(b"a", 0)), int(fields.get(b"c", 0))
 
     @property
     def local_id(self) -> str:
@@ -140,7 +147,7 @@ class Taken:
         """What it brings along."""
         return options_brought(self.options)
 
-    def lease(self) -> tuple[Argument, ...]:
+    def words(self) -> tuple[Argument, ...]:
         """For the scripts: which entry, and which delivery of it."""
         return (self.level, self.entry, self.delivery, self.held_id, len(self.data), self.key)
 
@@ -176,7 +183,7 @@ def done(job: Taken, ttl: int, result: bytes, effects: Sequence[Effect]) -> list
     """
     if not (ttl or effects or job.held_id) and job.delivery == 1:
         return []
-    args: list[Argument] = ["done", *job.lease(), ttl, result, len(effects)]
+    args: list[Argument] = ["done", *job.words(), ttl, result, len(effects)]
     for effect in effects:
         args.append(len(effect))
         args.extend(effect)
@@ -185,14 +192,14 @@ def done(job: Taken, ttl: int, result: bytes, effects: Sequence[Effect]) -> list
 
 def later(job: Taken, delay: int, attempts: int, error: str) -> list[Argument]:
     """It is tried again after so many ms; without an error it is only handed back."""
-    return ["later", *job.lease(), delay, attempts, error]
+    return ["later", *job.words(), delay, attempts, error]
 
 
 def dead(job: Taken, reason: str, attempts: int, error: str, ttl: int, outcome: bytes) -> list[Argument]:
     """It has failed for good."""
-    return ["dead", *job.lease(), reason, attempts, error, ttl, outcome]
+    return ["dead", *job.words(), reason, attempts, error, ttl, outcome]
 
 
 def cancelled(job: Taken, ttl: int, outcome: bytes) -> list[Argument]:
     """It was to be stopped, and is."""
-    return ["cancelled", *job.lease(), ttl, outcome]
+    return ["cancelled", *job.words(), ttl, outcome]

@@ -94,7 +94,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             id=job_id,
             state=state,
-            name=_text(fields.get(b"n")),
+            name=_text(fields.get(b"n", b"job")),
             data=_data(fields.get(b"d", b"null")),
             key=_text(fields.get(b"k")),
             tenant=_text(fields.get(b"t")),

@@ -25,7 +25,8 @@ local function receive(level, entry, fields, consumer, rows)
     local why = 'its worker was lost ' .. text(deliveries - 1) .. ' times'
     die(job, 'crashed', consumer, text(deliveries - 1), why, level .. ' ' .. entry)
   else
-    rows[#rows + 1] = { level, entry, delivery, id, id == '' and fields or call('HGETALL', p .. 'j:' .. id) }
+    fields = id == '' and fields or call('HGETALL', p .. 'j:' .. id)
+    rows[#rows + 1] = { level, entry, delivery, id, fields }
   end
 end
 

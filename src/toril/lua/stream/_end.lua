@@ -10,35 +10,54 @@ local function job_at(level, entry, id)
   end
   local found = call('XRANGE', stream_of(level), entry, entry)[1]
   local its = found and as_table(found[2]) or {}
-  return { id = entry, held = false, name = its.n or '', data = its.d or '', options = its.o or '', level = level,
+  return { id = entry, held = false, name = its.n or USUAL_NAME, data = its.d or '', options = its.o or '', level = level,
     key = '', tenant = '', attempts = '0', crashes = 0, first_error = '', last_error = '', gone = found == nil }
 end
 
--- The entry of a job leaves its stream.
-local acked = {}
-local function ack(level, entry, id)
+-- What is written for all jobs of a call together: the entries that leave each level, the tokens that are no
+-- longer bound, the hashes that go.
+local acked, unbound, gone = {}, {}, {}
+
+local function acked_of(level)
   local its = acked[level]
   if not its then
     its = {}
     acked[level] = its
   end
+  return its
+end
+
+-- The entry of a job leaves its stream.
+local function ack(level, entry, id)
+  local its = acked_of(level)
   its[#its + 1] = entry
   if id ~= '' then
-    call('HDEL', p .. 'bound', level .. ':' .. entry)
+    unbound[#unbound + 1] = level .. ':' .. entry
     tally('tokens', -1)
+  end
+end
+
+local function in_parts(items, write)
+  for first = 1, #items, 1000 do
+    write(unpack(items, first, math.min(first + 999, #items)))
   end
 end
 
 local function write_acks()
   for level, entries in pairs(acked) do
     local stream = stream_of(level)
-    for first = 1, #entries, 1000 do
-      local last = math.min(first + 999, #entries)
-      call('XACK', stream, q.group, unpack(entries, first, last))
-      call('XDEL', stream, unpack(entries, first, last))
-    end
+    in_parts(entries, function(...)
+      call('XACK', stream, q.group, ...)
+      call('XDEL', stream, ...)
+    end)
   end
-  acked = {}
+  in_parts(unbound, function(...)
+    call('HDEL', p .. 'bound', ...)
+  end)
+  in_parts(gone, function(...)
+    call('UNLINK', ...)
+  end)
+  acked, unbound, gone = {}, {}, {}
 end
 
 -- What became of a job, for those who wait for it.
@@ -63,7 +82,7 @@ local function leave(id, held, key, bytes)
   forget_cancel(id)
   if held then
     tally('held', -1)
-    call('UNLINK', p .. 'j:' .. id)
+    gone[#gone + 1] = p .. 'j:' .. id
     pass_on(key)
   end
 end
@@ -81,9 +100,7 @@ local function put_off(job, delay, attempts, crashes, problem)
     call('HSET', hash, 'e', problem)
     tally('retried', 1)
   end
-  call('HDEL', hash, 'x')
   if delay > 0 then
-    call('HSET', hash, 's', 'delayed')
     call('ZADD', p .. 'delayed', text(now + delay), job.id)
     rung = true
   else

@@ -1,5 +1,15 @@
 -- Where a job is.
 
+-- The level and the entry that a job outside a stream runs under; nil where it does not run.
+local function bound_to(id)
+  local bound = call('HGETALL', p .. 'bound')
+  for at = 1, #bound, 2 do
+    if bound[at + 1] == id then
+      return string.match(bound[at], '^(%d+):(.*)$')
+    end
+  end
+end
+
 -- The level whose stream has an entry, the entry, and whether somebody has it; nil where there is none.
 local function find_entry(id)
   if not string.match(id, '^%d+%-%d+$') then

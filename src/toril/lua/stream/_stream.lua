@@ -6,9 +6,9 @@
 -- stream of its level. Who takes a token gets the job whose tenant's turn it is. So the stream holds one entry
 -- for each job that is ready or running, and a group's lag is the number of jobs that are ready.
 --
--- A job's hash has: n name, d data, o options, l level, k order key, t tenant, a attempts that failed,
--- c deliveries that ended in a crash, f the first error, e the last one, s its state (waiting, ready, running,
--- delayed), x the entry it runs under.
+-- An entry has the fields n (name, unless it is the usual one), d (data) and o (options, where there are any);
+-- a job's hash has these, and l level, k order key, t tenant, a attempts that failed, c deliveries that ended in a
+-- crash, f the first error, e the last one. Which entry it runs under, is in the hash `bound`.
 --
 -- Every script names two keys: `base`, which never exists, and `meta`. While a cluster moves their slot to
 -- another server key by key, a call with several keys of which some are missing is refused (TRYAGAIN) by both
@@ -136,17 +136,19 @@ local function make_ready(id, level, tenant, first)
   if call(first and 'LPUSH' or 'RPUSH', p .. 'r:' .. level .. ':' .. tenant, id) == 1 then
     call('RPUSH', p .. 'ring:' .. level, tenant)
   end
-  call('HSET', p .. 'j:' .. id, 's', 'ready')
   call('XADD', stream_of(level), next_id(), 'h', '')
   tally('tokens', 1)
   rung = true
 end
 
 -- A job comes in, or its time has come: it is ready when no other one of its key is before it.
-local function enter(id, level, key, tenant)
-  if key ~= '' and call('HSETNX', p .. 'heads', key, id) == 0 and call('HGET', p .. 'heads', key) ~= id then
+local function enter(id, level, key, tenant, is_new)
+  if
+    key ~= ''
+    and call('HSETNX', p .. 'heads', key, id) == 0
+    and (is_new or call('HGET', p .. 'heads', key) ~= id)
+  then
     call('RPUSH', p .. 'm:' .. key, id)
-    call('HSET', p .. 'j:' .. id, 's', 'waiting')
   else
     make_ready(id, level, tenant)
   end
@@ -180,6 +182,21 @@ local function overfull(jobs, bytes)
   end
 end
 
+local USUAL_NAME = 'job'
+
+-- A job with nothing to wait for is an entry of its level's stream. What is as usual is left out of it.
+local function add_entry(job, id)
+  local stream = stream_of(job.level)
+  if job.options ~= '' then
+    call('XADD', stream, id, 'n', job.name, 'd', job.data, 'o', job.options)
+  elseif job.name ~= USUAL_NAME then
+    call('XADD', stream, id, 'n', job.name, 'd', job.data)
+  else
+    call('XADD', stream, id, 'd', job.data)
+  end
+  rung = true
+end
+
 -- Add one job; its id. `due` is 0, or when it is to be ready (ms).
 local function add_job(job, due)
   tally('jobs', 1)
@@ -187,19 +204,17 @@ local function add_job(job, due)
   tally('bytes', #job.data)
   local id = next_id()
   if job.key == '' and job.tenant == '' and due <= now then
-    call('XADD', stream_of(job.level), id, 'n', job.name, 'd', job.data, 'o', job.options)
-    rung = true
+    add_entry(job, id)
     return id
   end
   tally('held', 1)
   local hash = p .. 'j:' .. id
   call('HSET', hash, 'n', job.name, 'd', job.data, 'o', job.options, 'l', job.level, 'k', job.key, 't', job.tenant)
   if due > now then
-    call('HSET', hash, 's', 'delayed')
     call('ZADD', p .. 'delayed', text(due), id)
     rung = true -- whoever waits, may have to wait less
   else
-    enter(id, job.level, job.key, job.tenant)
+    enter(id, job.level, job.key, job.tenant, true)
   end
   return id
 end

@@ -16,23 +16,48 @@ local function promote_due()
   return #due == PROMOTED_AT_ONCE, tonumber(first[2] or '0')
 end
 
--- The job whose turn it is: of the tenant whose turn it is, the one that has been ready for longest.
-local function choose(level)
-  while true do
-    local tenant = call('LPOP', p .. 'ring:' .. level)
-    if not tenant then
-      return nil
+-- The jobs whose turn it is, up to `count`: tenants take turns, and of each comes first what has been ready for
+-- longest.
+local function choose(level, count)
+  local ring, ids = p .. 'ring:' .. level, {}
+  while #ids < count do
+    local tenants = call('LPOP', ring, count - #ids)
+    if not tenants then
+      break
     end
-    local ready = p .. 'r:' .. level .. ':' .. tenant
-    local id = call('LPOP', ready)
-    if id then
+    local each = 1
+    if #tenants == 1 and call('EXISTS', ring) == 0 then
+      each = count - #ids -- nobody to take turns with
+    end
+    for _, tenant in ipairs(tenants) do
+      local ready = p .. 'r:' .. level .. ':' .. tenant
+      for _, id in ipairs(call('LPOP', ready, each) or {}) do
+        ids[#ids + 1] = id
+      end
       if call('EXISTS', ready) == 1 then
-        call('RPUSH', p .. 'ring:' .. level, tenant)
-      end
-      if call('EXISTS', p .. 'j:' .. id) == 1 then
-        return id
+        call('RPUSH', ring, tenant)
       end
     end
+  end
+  return ids
+end
+
+-- Bind tokens to the jobs whose turn it is, appended to `jobs`. A token without a job is spent: its job was
+-- cancelled.
+local function bind(level, tokens, jobs)
+  local ids, bound = choose(level, #tokens), {}
+  for place, id in ipairs(ids) do
+    local entry = tokens[place]
+    bound[#bound + 1] = level .. ':' .. entry
+    bound[#bound + 1] = id
+    jobs[#jobs + 1] = { entry, call('HGETALL', p .. 'j:' .. id), id }
+  end
+  in_parts(bound, function(...)
+    call('HSET', p .. 'bound', ...)
+  end)
+  for place = #ids + 1, #tokens do
+    ack(level, tokens[place], '')
+    tally('tokens', -1)
   end
 end
 
@@ -44,19 +69,11 @@ local function take_level(level, count, consumer, groups)
     local asked = count - #jobs
     local reply = with_group(stream, 'XREADGROUP', 'GROUP', q.group, consumer, 'COUNT', asked, 'STREAMS', stream, '>')
     local entries = reply and reply[1][2] or {}
+    local tokens = {}
     for _, entry in ipairs(entries) do
       local id, fields = entry[1], entry[2]
       if fields[1] == 'h' then
-        local job = choose(level)
-        if job then
-          local hash = p .. 'j:' .. job
-          call('HSET', hash, 's', 'running', 'x', level .. ':' .. id)
-          call('HSET', p .. 'bound', level .. ':' .. id, job)
-          jobs[#jobs + 1] = { id, call('HGETALL', hash), job }
-        else
-          ack(level, id, '') -- its job was cancelled
-          tally('tokens', -1)
-        end
+        tokens[#tokens + 1] = id
       elseif any_cancels and call('HDEL', p .. 'cancels', id) == 1 then
         ack(level, id, '')
         tally('jobs', -1)
@@ -64,6 +81,9 @@ local function take_level(level, count, consumer, groups)
       else
         jobs[#jobs + 1] = entry
       end
+    end
+    if #tokens > 0 then
+      bind(level, tokens, jobs)
     end
     if #entries < asked then
       break

@@ -20,23 +20,24 @@ local function ask_worker()
 end
 
 local its = as_table(call('HGETALL', p .. 'j:' .. id))
-if its.s == 'running' then
+if its.d and bound_to(id) then
   return ask_worker()
 end
-if its.s then
-  if its.s == 'ready' then
-    local ready = p .. 'r:' .. its.l .. ':' .. its.t
-    call('LREM', ready, 1, id) -- its token is spent when it is taken
-    if call('EXISTS', ready) == 0 then
-      call('LREM', p .. 'ring:' .. its.l, 1, its.t)
-    end
-  elseif its.s == 'delayed' then
-    call('ZREM', p .. 'delayed', id)
-  else
-    call('LREM', p .. 'm:' .. its.k, 1, id)
-  end
+if its.d then
   local is_head = its.k ~= '' and call('HGET', p .. 'heads', its.k) == id
+  if call('ZREM', p .. 'delayed', id) == 0 then
+    if its.k ~= '' and not is_head then
+      call('LREM', p .. 'm:' .. its.k, 1, id)
+    else
+      local ready = p .. 'r:' .. its.l .. ':' .. its.t
+      call('LREM', ready, 1, id) -- its token is spent when it is taken
+      if call('EXISTS', ready) == 0 then
+        call('LREM', p .. 'ring:' .. its.l, 1, its.t)
+      end
+    end
+  end
   leave(id, true, is_head and its.k or '', #its.d)
+  write_acks()
 else
   local _, entry, pending = find_entry(id)
   if not entry or call('HEXISTS', p .. 'cancels', id) == 1 then

@@ -17,15 +17,18 @@ local id = ARGV[1]
 local hash = call('HGETALL', p .. 'j:' .. id)
 if #hash > 0 then
   local its = as_table(hash)
-  if its.s == 'running' then
-    local level, entry = string.match(its.x, '^(%d+):(.*)$')
+  local level, entry = bound_to(id)
+  if level then
     local row = redis.pcall('XPENDING', stream_of(level), q.group, entry, entry, 1)
     local pending = not row.err and row[1] or { '', '', 0, 0 }
     return { 'running', hash, { level, entry, pending[2], pending[3], pending[4] } }
-  elseif its.s == 'delayed' then
-    return { 'delayed', hash, { call('ZSCORE', p .. 'delayed', id) or '0' } }
   end
-  return { its.s, hash, {} }
+  local due = call('ZSCORE', p .. 'delayed', id)
+  if due then
+    return { 'delayed', hash, { due } }
+  end
+  local waits = its.k ~= '' and call('HGET', p .. 'heads', its.k) ~= id
+  return { waits and 'waiting' or 'ready', hash, {} }
 end
 local letter = call('HGET', p .. 'buried', id)
 if letter then

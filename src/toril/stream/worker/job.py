@@ -19,17 +19,32 @@ KEPT_FOR = 86_400_000
 class StreamJob:
     """A job that is being worked on."""
 
-    __slots__ = ("brought", "data", "effects", "id", "name", "store", "taken")
+    __slots__ = ("_brought", "data", "effects", "store", "taken")
 
     def __init__(self, store: PartitionStore, taken: Taken) -> None:
         self.store = store
         self.taken = taken
-        self.id = public_id(taken.local_id, store.keys.number)
-        self.name = taken.name.decode(errors="replace")
         self.data: Any = None
         """What it is about, as JSON has it. The handler's second argument is this as the type it declares."""
-        self.brought: JobOptions = taken.brought
         self.effects: list[Effect] = []
+        self._brought: JobOptions | None = None
+
+    @property
+    def id(self) -> str:
+        """Its id, as whoever added it knows it."""
+        return public_id(self.taken.local_id, self.store.keys.number)
+
+    @property
+    def name(self) -> str:
+        """By which its handler was found."""
+        return self.taken.name.decode(errors="replace")
+
+    @property
+    def brought(self) -> JobOptions:
+        """What it brings along for its worker."""
+        if self._brought is None:
+            self._brought = self.taken.brought
+        return self._brought
 
     def __repr__(self) -> str:
         return f"StreamJob({self.id!r}, {self.name!r})"

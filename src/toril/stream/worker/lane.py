@@ -41,11 +41,6 @@ Lease = tuple[bytes, bytes, int]
 """Level, entry and delivery: a job that was lost and comes back has another one."""
 
 
-def lease_of(job: Taken) -> Lease:
-    """Under what a worker has a job."""
-    return (job.level, job.entry, job.delivery)
-
-
 class Ended(NamedTuple):
     """A job that is to be given up."""
 
@@ -146,7 +141,7 @@ class Lane:
 
     def end(self, ended: Ended) -> None:
         """Let the next step give a job up."""
-        self._giving_up.add(lease_of(ended.job))
+        self._giving_up.add(ended.job.lease)
         self._ended.append(ended)
         self.wake.set()
 
@@ -234,15 +229,15 @@ class Lane:
 
     def _settle(self, ended: Sequence[Ended], result: StepResult, wanted: int, heard: int) -> None:
         for each, code in zip(ended, result.codes, strict=True):
-            self._giving_up.discard(lease_of(each.job))
+            self._giving_up.discard(each.job.lease)
             if code in (0, 1):
-                self.held.pop(lease_of(each.job), None)
+                self.held.pop(each.job.lease, None)
                 if code and each.told:
                     self._worker.emit(*each.told)
                 elif not code:
                     self._worker.stop(self, each.job, "lost")
             elif code == b"LOST":
-                self.held.pop(lease_of(each.job), None)
+                self.held.pop(each.job.lease, None)
                 self._lost([each.job.entry], 1)
             else:
                 self._worker.effect_failed(self, each.job, code.decode(errors="replace"))
@@ -267,7 +262,7 @@ class Lane:
             [each for each in self.held if each[:2] == (job.level, job.entry)] if job.delivery > 1 else ()
         ):
             self._worker.stop(self, self.held.pop(lease), "lost")  # it was ours, and came back to us
-        self.held[lease_of(job)] = job
+        self.held[job.lease] = job
         self._worker.begin(self, job)
 
     def _lost(self, entries: Sequence[bytes], count: int) -> None:
@@ -348,10 +343,10 @@ class Lane:
                 await asyncio.sleep(self._beat / 10)
                 continue
             for job, code in zip(held, codes, strict=True):
-                if lease_of(job) in self._giving_up:
+                if job.lease in self._giving_up:
                     continue
-                if code == 0 and lease_of(job) in self.held:
-                    del self.held[lease_of(job)]
+                if code == 0 and job.lease in self.held:
+                    del self.held[job.lease]
                     self._worker.stop(self, job, "lost")
                 elif code == 2:
                     self._worker.stop(self, job, "cancelled")

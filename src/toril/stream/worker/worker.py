@@ -8,6 +8,8 @@ import os
 import socket
 import uuid
 from collections import deque
+from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -15,13 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from toril import codec
 from toril.connection import Connection, Subscription, connect
 from toril.errors import InvalidValue, TorilError
-from toril.handler import Handlers, Runner, UnfitPayload, UnrecoverableError
+from toril.handler import Handler, Handlers, Runner, UnfitPayload, UnrecoverableError
 from toril.stream.errors import LeaseLost, StreamError
 from toril.stream.job import Outcome, Taken, cancelled, dead, done, later
 from toril.stream.options import StreamOptions, check_text, check_whole
 from toril.stream.partitions import Partitions
+from toril.stream.worker.desks import Desks
 from toril.stream.worker.job import StreamJob
-from toril.stream.worker.lane import Ended, Lane, Lease, lease_of
+from toril.stream.worker.lane import Ended, Lane, Lease
 from toril.stream.worker.verdict import verdict_on
 
 if TYPE_CHECKING:  # it needs OpenTelemetry, which is an extra
@@ -103,7 +106,11 @@ class StreamWorker(Handlers):
         self._lanes: list[Lane] = []
         self._running: dict[tuple[int, Lease], _Running] = {}
         self._waiting: deque[tuple[Lane, Taken]] = deque()
-        """Jobs that were taken ahead."""
+        """Jobs that nobody works on yet."""
+        self._desks: Desks | None = None
+        self._quiet = asyncio.Event()
+        """Whether no job is under way."""
+        self._quiet.set()
         self._paused = False
         self._closing = False
         self._over = asyncio.Event()
@@ -137,6 +144,7 @@ class StreamWorker(Handlers):
             self._redis = await connect(self._redis_or_url, client_name=client)
         try:
             opened = await Partitions(self.name, self._redis, self._given, None).open()
+            self._desks = Desks(self.concurrency, self._next_job)
             self.options = opened.options
             self._lanes = [Lane(self, store, self.concurrency + self.prefetch) for store in opened.stores]
             for lane in self._lanes:
@@ -180,7 +188,9 @@ class StreamWorker(Handlers):
             self._hand_back(*self._waiting.popleft())
         wait = 0.0 if force else (self._grace if grace is None else grace)
         if self._running and wait > 0:
-            await asyncio.wait([running.task for running in self._running.values()], timeout=wait)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._quiet.wait()
         # A step that was under way may still bring jobs, so this is asked again until nothing is left.
         while any(lane.busy for lane in self._lanes):
             for running in self._running.values():
@@ -191,6 +201,8 @@ class StreamWorker(Handlers):
                 lane.wake.set()
             await asyncio.sleep(0.005)
         await asyncio.gather(*(lane.close() for lane in self._lanes))
+        if self._desks is not None:
+            await self._desks.close()
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
@@ -233,14 +245,14 @@ class StreamWorker(Handlers):
         """Work on a job, or keep it for when there is somebody to."""
         if self._closing:
             self._hand_back(lane, job)
-        elif len(self._running) < self.concurrency:
-            self._start(lane, job)
         else:
             self._waiting.append((lane, job))
+            assert self._desks is not None
+            self._desks.call(len(self._waiting))
 
     def stop(self, lane: Lane, job: Taken, why: str) -> None:
         """Stop working on a job that is another worker's by now, or is not wanted any more."""
-        running = self._running.get((id(lane), lease_of(job)))
+        running = self._running.get((id(lane), job.lease))
         if running is None:
             waiting = (lane, job)
             if waiting in self._waiting:
@@ -269,30 +281,28 @@ class StreamWorker(Handlers):
 
     # ------------------------------------------------------------------ jobs
 
-    def _start(self, lane: Lane, taken: Taken) -> None:
-        job = StreamJob(lane.store, taken)
-        place = (id(lane), lease_of(taken))
-        task = asyncio.create_task(self._work_on(lane, job, place))
-        self._running[place] = _Running(lane, job, task)
-        task.add_done_callback(lambda _: self._over_with(place))
-        if self._listeners:
-            self.emit("active", job)
-
-    def _over_with(self, place: tuple[int, Lease]) -> None:
-        running = self._running.pop(place, None)
-        if running is not None:  # cancelled before its first turn, so nothing has run that would clean up
-            self._end_stopped(running)
-        while self._waiting and len(self._running) < self.concurrency:
-            self._start(*self._waiting.popleft())
+    def _next_job(self) -> Awaitable[None] | None:
+        """Begin with the next job that waits."""
+        if not self._waiting:
+            return None
+        lane, taken = self._waiting.popleft()
+        if self._waiting and self._desks is not None:
+            self._desks.call(len(self._waiting))
+        return self._work_on(lane, StreamJob(lane.store, taken), (id(lane), taken.lease))
 
     async def _work_on(self, lane: Lane, job: StreamJob, place: tuple[int, Lease]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        running = self._running[place] = _Running(lane, job, task)
+        self._quiet.clear()
+        if self._listeners:
+            self.emit("active", job)
         try:
             value = await self._run_handler(job)
             ttl = job.brought.result_ttl
             result = Outcome("completed", value).text() if ttl else b""
             lane.end(Ended(job.taken, done(job.taken, ttl, result, job.effects), ("completed", job, value)))
         except asyncio.CancelledError:
-            running = self._running[place]
             if running.stopped:
                 self._end_stopped(running)
             else:
@@ -301,8 +311,12 @@ class StreamWorker(Handlers):
             self._end_failed(lane, job, problem)
         finally:
             del self._running[place]
+            if not self._running:
+                self._quiet.set()
+            while task.cancelling():  # the task goes on with another job
+                task.uncancel()
 
-    async def _run_handler(self, job: StreamJob) -> Any:
+    def _run_handler(self, job: StreamJob) -> Awaitable[Any]:
         try:
             job.data = codec.decode(job.taken.data)
         except ValueError as problem:
@@ -310,8 +324,12 @@ class StreamWorker(Handlers):
         handler = self.handler_for(job.name)
         if handler is None:
             raise UnrecoverableError(f"no handler for jobs named {job.name!r}")
-        if self._telemetry is None:
-            return await self._runner.run(handler, job, timeout=job.brought.timeout)
+        if self._telemetry is not None:
+            return self._traced(handler, job)
+        return self._runner.run(handler, job, timeout=job.brought.timeout)
+
+    async def _traced(self, handler: Handler, job: StreamJob) -> Any:
+        assert self._telemetry is not None
         with self._telemetry.processing(self.name, job):
             return await self._runner.run(handler, job, timeout=job.brought.timeout)
 
