@@ -63,17 +63,22 @@ class Runner:
         self._idle: list[HandlerProcess] = []
         self._busy: set[HandlerProcess] = set()
 
-    async def run(self, handler: Handler, job: Runnable, timeout: float | None = None) -> Any:
+    def run(self, handler: Handler, job: Runnable, timeout: float | None = None) -> Awaitable[Any]:
         """What the handler returns. Cancelling this stops it (a thread goes on until it ends by itself).
 
-        ``timeout`` is the job's own, and goes before the handler's.
+        ``timeout`` is the job's own, and goes before the handler's. It begins when it is awaited.
         """
         args: tuple[Any, ...] = ()
         if handler.takes_data and not handler.in_process:
             args = (handler.payload(job.data),)
         timeout = timeout or handler.timeout
         if timeout is None:
-            return await self._call(handler, job, args)
+            return self._call(handler, job, args)
+        return self._call_within(timeout, handler, job, args)
+
+    async def _call_within(
+        self, timeout: float, handler: Handler, job: Runnable, args: tuple[Any, ...]
+    ) -> Any:
         limit = asyncio.timeout(timeout)
         try:
             async with limit:
