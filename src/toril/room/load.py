@@ -47,9 +47,9 @@ class Follow:
     least: float = 1.0
     """The rate never falls below this, so that it is seen when work gets done again."""
     most: float = 1000.0
-    target: float = 1.0
+    target: float = 0.5
     """Seconds of work that should be waiting: enough that nobody behind the room is idle."""
-    settle: float = 2.0
+    settle: float = 1.0
     """Seconds in which two thirds of what is too much, or missing, is made up for."""
     every: float = 0.5
     """Seconds between two looks."""

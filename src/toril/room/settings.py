@@ -26,7 +26,8 @@ class LaneSettings:
     rate: float
     """Admissions per second, to a thousandth; 0 lets nobody in."""
     burst: int | None = None
-    """Admissions that may come at once after a quiet time; None: those of one second, at least one."""
+    """Admissions that may come at once after a quiet time; None: those of one second, at least one. With a
+    burst smaller than what the rate gives between two looks of a doorkeeper, the rate is not reached."""
     max_active: int | None = None
     """How many may be inside, or on their way in, at a time; None: any number."""
 
