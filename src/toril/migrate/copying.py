@@ -67,6 +67,7 @@ class Copier:
         self._pace = Pace(options.rate)
         self._counters = [0] * len(moves)
         self._looks = 0
+        self._busy: list[set[str]] = [set() for _ in moves]
 
     async def copy(self) -> list[QueueReport]:
         """Copy all there is, until a look at everything finds nothing new, or hardly anything but that."""
@@ -131,6 +132,8 @@ class Copier:
         """Copy what is there and was not copied yet; how many jobs that were."""
         self._looks += 1
         before = sum(report.total + report.renumbered for report in self.reports)
+        for busy in self._busy:
+            busy.clear()
         for report in self.reports:
             report.busy = report.later = report.problem_count = 0
             report.problems.clear()
@@ -160,8 +163,8 @@ class Copier:
             await self._copy_jobs(place, jobs, elsewhere)
 
     async def _copy_jobs(self, place: int, jobs: list[StoredJob], elsewhere: Collection[str] = ()) -> None:
-        old, new, report = self._old[place], self._new[place], self.reports[place]
-        jobs = await self._settled(old, jobs, report)
+        new, report = self._new[place], self.reports[place]
+        jobs = await self._settled(place, jobs)
         await self._parents_first(jobs)
         await self._pace.take(len(jobs))
         packed: list[tuple[StoredJob, bytes]] = []
@@ -193,21 +196,21 @@ class Copier:
                 )
                 continue
             read = await self._old[at].read([Place(parent, "wait")])
-            bodies = await self._settled(
-                self._old[at], [job for job in read if job.fields], QueueReport("", "")
-            )
-            if bodies and (self.options.take_active or not bodies[0].locked):
+            for parent_job in await self._settled(at, [job for job in read if job.fields]):
                 with suppress(LinkedOutside):
-                    body = bodies[0].renamed(self.moves).packed(self.moves, letter="b")
+                    body = parent_job.renamed(self.moves).packed(self.moves, letter="b")
                     await self._new[at].copy(self._counters[at], [body])
 
-    async def _settled(self, old: QueueReader, jobs: list[StoredJob], report: QueueReport) -> list[StoredJob]:
-        """Without parents of which a child is being worked on: its result would come too late."""
-        parents = [job for job in jobs if job.waits]
-        if not parents or not old.together:
+    async def _settled(self, place: int, jobs: list[StoredJob]) -> list[StoredJob]:
+        """Without jobs that are worked on, and without parents of which a child is: its result is to come."""
+        if self.options.take_active:
             return jobs
-        busy = {job.place.id for job in parents if await old.any_locked(job.waits)}
-        report.busy += len(busy)
+        old = self._old[place]
+        busy = {job.place.id for job in jobs if job.locked}
+        parents = [job for job in jobs if job.waits and old.together]
+        busy |= {job.place.id for job in parents if await old.any_locked(job.waits)}
+        self._busy[place] |= busy
+        self.reports[place].busy = len(self._busy[place])
         # What was not locked cannot begin any more; what has ended just now is read again.
         again = [job.place for job in parents if job.place.id not in busy]
         newly = {job.place.id: job async for part in old.read_all(again) for job in part}
@@ -219,9 +222,6 @@ class Copier:
             return None
         if copied or not job.fields:
             return job.packed(self.moves, letter="o" if copied else "x")
-        if job.place.state == "active" and job.locked and not self.options.take_active:
-            report.busy += 1
-            return None
         try:
             return job.renamed(self.moves).packed(self.moves, renumber=self.options.renumber)
         except (TorilError, ValueError) as problem:

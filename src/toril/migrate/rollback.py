@@ -125,6 +125,9 @@ class _Back:
                 stay += len(places) - await self._portion(places)
                 done += len(places)
                 told(self.done.source, done, max(of, done))
+        # Whatever is left, wherever it is: jobs that were busy, or have vanished from the old queue.
+        self.done.busy = 0
+        self.done.problems.clear()
         async for entries in self._new.all_entries():
             left = [Place(ident, "") for ident, entry in entries if entry.letter in ON_ITS_WAY]
             await self._portion(left)
