@@ -15,7 +15,6 @@ from tests.matrix import EVERY_SERVER, PRODUCTS
 from tests.migrate.migrator import Migrator
 from tests.migrate.stage import Stage, open_stage
 
-
 IN_TURN = "in-turn"
 """From one test to the next, another product."""
 
