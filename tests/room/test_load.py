@@ -30,34 +30,32 @@ class Fixed:
 
 
 class Workers:
-    """A queue in Redis, and workers that take from it as fast as a test says, by the room's clock."""
+    """A queue in Redis, and workers that take from it as fast as a test says."""
 
-    def __init__(self, redis: Connection, clock: Clock, speed: float) -> None:
+    def __init__(self, redis: Connection, speed: float) -> None:
         self.redis = redis
-        self.clock = clock
         self.speed = speed
         self.queue = Key("toril:{work}:list")
         self._owed = 0.0
-        self._done: deque[tuple[int, int]] = deque()
+        self._done: deque[int] = deque(maxlen=8)
+        """What was done in the last two seconds, by quarters."""
 
     async def put(self, count: int) -> None:
         if count:
             await self.redis.command("RPUSH", self.queue, *range(count))
 
-    async def work(self, ms: int) -> int:
-        """What they get done in a time; says what is left."""
-        self._owed = min(self._owed + self.speed * ms / 1000, self.speed)
+    async def work(self) -> int:
+        """What they get done in a quarter of a second; says what is left."""
+        self._owed = min(self._owed + self.speed / 4, self.speed)
         took = await self.redis.command("LPOP", self.queue, int(self._owed)) if self._owed >= 1 else None
         done = len(took or ())
         self._owed -= done
-        self._done.append((self.clock.ms, done))
+        self._done.append(done)
         return int(await self.redis.command("LLEN", self.queue))
 
     async def load(self) -> Load:
-        while self._done and self._done[0][0] <= self.clock.ms - 2000:
-            self._done.popleft()
         lag = int(await self.redis.command("LLEN", self.queue))
-        return Load(lag=lag, throughput=sum(done for _, done in self._done) / 2)
+        return Load(lag=lag, throughput=sum(self._done) / 2)
 
 
 def test_the_rule_by_which_the_rate_follows() -> None:
@@ -79,23 +77,24 @@ async def test_room_fair_admission_follows_the_workers(redis: Connection, clocke
     day = timedelta(days=1)
     await room.create(Settings(main=LaneSettings(rate=1), patience=day))
     await asyncio.gather(*(room.join() for _ in range(6000)))
-    workers = Workers(redis, clock, 100)
-    follow = Follow(signal=workers, least=1, most=500)
-    step, came, backlog = 100, [], []
+    workers = Workers(redis, 100)
+    follow = Follow(signal=workers, least=5, most=500)
+    came: list[int] = []
+    backlog: list[int] = []
 
     async def seconds(count: int) -> None:
-        for at in range(count * 1000 // step):
-            await clock.advance(step)
-            if at % 5 == 0:  # as a doorkeeper does, by the room's clock
+        for at in range(count * 4):
+            await clock.advance(250)
+            if at % 2 == 0:  # as a doorkeeper does, by the room's clock
                 await room.set_rate(follow.rate(await follow.signal.load()))
             admitted = (await room.tick()).admitted
             await workers.put(admitted)
             came.append(admitted)
-            backlog.append(await workers.work(step))
+            backlog.append(await workers.work())
 
     def per_second(first: float, last: float) -> float:
-        part = came[round(first * 10) : round(last * 10)]
-        return sum(part) / len(part) * 10
+        part = came[round(first * 4) : round(last * 4)]
+        return sum(part) / len(part) * 4
 
     await seconds(20)
     assert 80 <= per_second(15, 20) <= 120
@@ -116,7 +115,7 @@ async def test_room_fair_admission_follows_the_workers(redis: Connection, clocke
 async def test_one_of_several_doorkeepers_sets_the_rate_and_another_takes_over(redis: Connection) -> None:
     room = Room(redis, "led")
     await room.create(Settings(main=LaneSettings(rate=1)))
-    signals = [Fixed(throughput=30, lag=30), Fixed(throughput=60, lag=60)]
+    signals = [Fixed(throughput=30, lag=15), Fixed(throughput=60, lag=30)]
     first, second = (
         Doorkeeper(room, every=0.02, follow=Follow(signal=signal, every=0.02)) for signal in signals
     )
@@ -131,7 +130,7 @@ async def test_one_of_several_doorkeepers_sets_the_rate_and_another_takes_over(r
             assert led in (30, 60)
             assert 0 in (signals[0].asked, signals[1].asked)
             leader, other = (0, 1) if led == 30 else (1, 0)
-            signals[leader].now = Load(lag=10, throughput=10)
+            signals[leader].now = Load(lag=5, throughput=10)
             await until(lambda: _is(rate, 10))
         if leader == 0:  # it has just ended; the other one notices
             await until(lambda: _is(rate, 60))

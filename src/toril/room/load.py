@@ -45,7 +45,8 @@ class Follow:
 
     signal: LoadSignal
     least: float = 1.0
-    """The rate never falls below this, so that it is seen when work gets done again."""
+    """The rate never falls below this, so that it is seen when work gets done again; and at least so many
+    pieces of work should be waiting, so that a rate that is small grows too."""
     most: float = 1000.0
     target: float = 0.5
     """Seconds of work that should be waiting: enough that nobody behind the room is idle."""
@@ -65,5 +66,6 @@ class Follow:
     def rate(self, load: Load) -> float:
         """The rate that a load asks for."""
         waiting = max(float(load.lag), load.oldest_age * load.throughput)
-        wanted = load.throughput + (load.throughput * self.target - waiting) / self.settle
+        wanted_there = max(load.throughput * self.target, self.least)
+        wanted = load.throughput + (wanted_there - waiting) / self.settle
         return round(min(self.most, max(self.least, wanted)), 3)
