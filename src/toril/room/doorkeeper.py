@@ -10,8 +10,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from toril.connection.errors import ConnectionFailed, OutcomeUnknown
-from toril.errors import InvalidValue
+from toril.errors import InvalidValue, TorilError
 from toril.room.errors import NoSuchRoom
 from toril.room.load import Follow
 from toril.room.room import Room
@@ -64,7 +63,7 @@ class Doorkeeper:
                 await self.once()
             except NoSuchRoom:
                 pass
-            except (ConnectionFailed, OutcomeUnknown) as problem:
+            except TorilError as problem:
                 LOG.warning("room %s: nobody was let in: %s", self.room.name, problem)
             self.ticks += 1
             await asyncio.sleep(self.every * random.uniform(0.9, 1.1))
@@ -74,8 +73,16 @@ class Doorkeeper:
         if self.follow is not None and time.monotonic() - self._followed_at >= self.follow.every:
             self._followed_at = time.monotonic()
             if await self._leads(self.follow):
-                await self.room.set_rate(self.follow.rate(await self.follow.signal.load()), self.follow.lane)
+                await self._set_rate(self.follow)
         await self.room.tick()
+
+    async def _set_rate(self, follow: Follow) -> None:
+        try:
+            load = await follow.signal.load()
+        except Exception:  # whatever a signal does, people are let in, at the rate there was
+            LOG.exception("room %s: the load is not known", self.room.name)
+        else:
+            await self.room.set_rate(follow.rate(load), follow.lane)
 
     async def _leads(self, follow: Follow) -> bool:
         """Whether this one sets the rate: one of all that could does, for as long as it is there."""

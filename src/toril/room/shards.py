@@ -58,13 +58,14 @@ class Cuts:
         gone = 0
         while gone < len(self._rows) and all(map(int.__le__, self._rows[gone], heads)):
             gone += 1
-        self._rows, self._before = self._rows[gone:], self._before + gone
+        if gone:
+            self._rows, self._before = self._rows[gone:], self._before + gone
 
     def of(self, shard: int, place: int, count: int) -> tuple[int, ...] | None:
         """The cut that a place belongs to, of the first so many; None where it was not made yet."""
-        rows = self._rows[: max(0, count - self._before)]
-        at = bisect_left(rows, place, key=lambda row: row[shard])
-        return rows[at] if at < len(rows) else None
+        known = min(len(self._rows), max(0, count - self._before))
+        at = bisect_left(self._rows, place, 0, known, key=lambda row: row[shard])
+        return self._rows[at] if at < known else None
 
 
 def ahead_of(snapshot: Snapshot, cuts: Cuts, lane: Lane, shard: int, place: int) -> int | None:

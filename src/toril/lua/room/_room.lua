@@ -18,7 +18,7 @@
 local call = redis.call
 local LANES = { 'vip', 'main' } -- in the order in which they are served
 local STRETCH = 1024 -- places that are counted together, and have one bitmap
-local KEPT = 20000 -- entries of the audit, about
+local KEPT = 5000 -- entries of the audit, about: each is of one step, with up to 200 tickets
 
 local function text(number)
   return string.format('%.0f', number)
