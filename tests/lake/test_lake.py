@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +62,25 @@ def test_a_table_is_made_once_with_its_comments_and_rules(lake: Lake) -> None:
     assert said == "A number; it's from 1."
 
 
+def test_a_table_whose_making_was_cut_off_is_made_by_the_next(lake: Lake) -> None:
+    """Killed after the folder of its log was there, and before the first commit was."""
+    log = Path(lake.place(COUNTS), "_delta_log")
+    for left in ("_staged_commits", ".00000000000000000000.json.6d2f.tmp"):
+        (log / "_staged_commits").mkdir(parents=True)
+        if left.startswith("."):
+            (log / left).write_text("{")
+        lake.ensure(COUNTS)
+        lake.append(numbers(lake.spark, 1, 3), COUNTS, Record(batch=1))
+        assert held(lake) == [1, 2, 3]
+        shutil.rmtree(log.parent)
+    log.mkdir(parents=True)
+    commit = log / "00000000000000000007.json"
+    commit.write_text("{}")
+    with pytest.raises(Exception, match="(?i)delta"):
+        lake.ensure(COUNTS)
+    assert commit.exists(), "where there are commits, it is no such table"
+
+
 def test_a_batch_is_written_once_and_says_how_far_its_source_was_read(lake: Lake) -> None:
     lake.ensure(COUNTS)
     record = Record(batch=1, positions={"07": (10, "5-0"), "2:07": (1, "9-9")}, run="first")
@@ -69,28 +91,50 @@ def test_a_batch_is_written_once_and_says_how_far_its_source_was_read(lake: Lake
     assert lake.read(COUNTS).where("even").count() == 5
 
 
-def test_of_two_that_write_the_same_batch_one_does(lake: Lake) -> None:
+def when_both_are_at_it(rows: DataFrame, folder: Path, name: str) -> DataFrame:
+    """Rows that come when another writer of them has begun as well."""
+
+    def wait(batches: Iterator[Any]) -> Iterator[Any]:
+        (folder / name).touch()
+        until = time.monotonic() + 120
+        while len(list(folder.glob("run-*"))) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        yield from batches
+
+    return rows.coalesce(1).mapInArrow(wait, rows.schema)
+
+
+def test_of_two_that_write_the_same_batch_one_does(lake: Lake, tmp_path: Path) -> None:
     """Both have begun before either has ended: the later one is told, and finds the batch there."""
     lake.ensure(COUNTS)
-    problems: list[Exception] = []
-    both = threading.Barrier(2)
+    problems: dict[int, Exception] = {}
 
-    def write(run: str, first: int) -> None:
+    def write(first: int) -> None:
         own = Lake(lake.spark.newSession(), lake.path)
-        both.wait(30)
+        rows = when_both_are_at_it(numbers(own.spark, first, 5), tmp_path, f"run-{first}")
         try:
-            own.append(numbers(own.spark, first, 5), COUNTS, Record(batch=1, run=run))
+            own.append(rows, COUNTS, Record(batch=1, run=f"run-{first}"))
         except Exception as problem:  # noqa: BLE001 - looked at below
-            problems.append(problem)
+            problems[first] = problem
 
-    threads = [threading.Thread(target=write, args=(f"run-{first}", first)) for first in (10, 20)]
+    threads = [threading.Thread(target=write, args=(first,)) for first in (10, 20)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
-    first = int(lake.last(COUNTS).run.removeprefix("run-"))
+        thread.join()
+    assert len(list(tmp_path.glob("run-*"))) == 2
+    ((late, problem),) = problems.items()
+    assert isinstance(problem, OtherWriter)
+    assert passing(problem)
+    first = 30 - late
+    assert lake.last(COUNTS).run == f"run-{first}"
     assert held(lake) == list(range(first, first + 5))
-    assert all(isinstance(problem, OtherWriter) and passing(problem) for problem in problems)
+    # The next batch is another one; and what is there stays there, whoever is late with it.
+    lake.append(numbers(lake.spark, 30, 2), COUNTS, Record(batch=2, run="next"))
+    for batch in (1, 2):
+        lake.append(numbers(lake.spark, 40, 2), COUNTS, Record(batch=batch, run="late"))
+    assert lake.last(COUNTS).run == "next"
+    assert held(lake) == [*range(first, first + 5), 30, 31]
 
 
 def test_settings_of_a_batch_are_seen_by_its_own_session_alone(lake: Lake) -> None:

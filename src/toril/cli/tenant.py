@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -54,12 +55,28 @@ def erase(
 
     In the place of events stand empty ones, so that no reader loses its place. Meanwhile, the tenant's
     appends are refused. What was cut off is finished by another run.
+
+    What a lake has archived is erased from it by 'toril lake erase', when this is done.
     """
     check_tenant(name)
+    at_home = home or default_home()
     if where is not None:
         asyncio.run(at_log(_erase, where, url, json_, cold=cold, tenant_name=name, yes=yes))
     else:
-        asyncio.run(_erase_everywhere(name, home or default_home(), url, clickhouse, yes, json_))
+        asyncio.run(_erase_everywhere(name, at_home, url, clickhouse, yes, json_))
+    if (lake := _lake(at_home)) is not None:
+        note(
+            f"the lake {lake} may have more of it: toril lake erase {shlex.quote(name)} "
+            f"--lake {shlex.quote(lake)}"
+        )
+
+
+def _lake(home: Path) -> str | None:
+    """The lake that is known here, if there is one. It takes Spark to look into it."""
+    if said := os.environ.get("TORIL_LAKE"):
+        return said
+    folder = home / "lake"
+    return str(folder) if folder.is_dir() else None
 
 
 async def _erase_everywhere(

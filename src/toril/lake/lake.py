@@ -88,7 +88,13 @@ class Lake:
             self._refuse_others_files(table)
             with explained(self.place(table)):
                 self._make(table)
-            detail = self._detail(table)
+                try:
+                    detail = self._detail(table)
+                except AnalysisException:
+                    if not self._remove_torn(table):
+                        raise
+                    self._make(table)
+                    detail = self._detail(table)
         self.check(table, detail)
 
     def check(self, table: Table, detail: Row | None = None) -> None:
@@ -124,6 +130,19 @@ class Lake:
                 f"{self.place(table)} has files, and is not Toril's table {table.name} "
                 f"({found[0]['path']}); name another path for the lake"
             )
+
+    def _remove_torn(self, table: Table) -> bool:
+        """Remove what a process has left that was killed while it made a table; whether it was that.
+
+        It is a log without a commit: Delta takes it for a table that is there, and cannot read it.
+        """
+        from toril.lake.files import LOG, files_of  # which knows of lakes
+
+        files, log = files_of(self), f"{table.name}/{LOG}"
+        if not all(file.path.rpartition("/")[2].startswith(".") for file in files.walk(log)):
+            return False
+        files.remove(log)
+        return True
 
     def _detail(self, table: Table | str) -> Row:
         (detail,) = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").collect()

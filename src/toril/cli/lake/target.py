@@ -91,14 +91,19 @@ def ui(spark: SparkSession) -> str | None:
 
 @contextmanager
 def _java_apart() -> Iterator[None]:
-    """Java, started in it, has an error output of its own: what it says there is not for whoever looks on."""
+    """Java, started in it, has outputs of its own: what it says there is not for whoever looks on.
+
+    Delta says "Deleted 0 files" on the standard output, where a command's JSON belongs.
+    """
     if VERBOSE in os.environ:
         yield
         return
+    sys.stdout.flush()
     sys.stderr.flush()
-    ours = os.dup(2)
+    ours = {output: os.dup(output) for output in (1, 2)}
     with tempfile.TemporaryFile() as javas:
-        os.dup2(javas.fileno(), 2)
+        for output in ours:
+            os.dup2(javas.fileno(), output)
         try:
             yield
         except PySparkRuntimeError as problem:
@@ -106,8 +111,9 @@ def _java_apart() -> Iterator[None]:
             said = javas.read().decode(errors="replace").strip().splitlines()
             raise SparkMissing(f"Spark did not start: {said[-1] if said else problem}") from None
         finally:
-            os.dup2(ours, 2)
-            os.close(ours)
+            for output, kept in ours.items():
+                os.dup2(kept, output)
+                os.close(kept)
 
 
 def hush(spark: SparkSession) -> None:
