@@ -27,7 +27,7 @@ from toril.room.shuffle import write_order
 from toril.room.snapshot import Snapshot
 from toril.room.stats import Stats
 from toril.room.status import status_of
-from toril.room.store import SCRIPTS, Scripts, ShardStore, Tick
+from toril.room.store import SCRIPTS, Newcomer, Scripts, ShardStore, Tick
 from toril.room.ticket import (
     Lane,
     Session,
@@ -39,7 +39,7 @@ from toril.room.ticket import (
     new_secret,
     parse_session,
 )
-from toril.room.touching import Toucher
+from toril.room.together import Together
 
 STEPS = 200
 """Tickets that one call of a script handles at most, for each kind of step."""
@@ -49,6 +49,9 @@ CALLS = 50
 
 CLAIM_LASTS_MS = 24 * 3600 * 1000
 """In a room of several shards: how long it is remembered what was asked with an idempotency key."""
+
+Heard = tuple[int, Ticket | None]
+"""The snapshot's version, and a ticket."""
 
 ANONYMOUS = "anonymous"
 """The user that everybody is who does not say who they are: no two of them are the same."""
@@ -83,7 +86,8 @@ class Room:
         self._scripts = scripts
         self._hall = ShardStore(redis, name, None, scripts)
         self._stores: Sequence[ShardStore] = ()
-        self._touchers: dict[int, Toucher] = {}
+        self._touches: dict[int, Together[Token, Heard]] = {}
+        self._joins: dict[int, Together[Newcomer, Ticket]] = {}
         self._positions = Positions(self._hall)
 
     def __repr__(self) -> str:
@@ -100,7 +104,8 @@ class Room:
             "seed": seed.hex,
             "commitment": seed.commitment,
         }
-        if not await self._hall.configure("create", fields):
+        made = await self._hall.configure("create", fields)
+        if not made and await self.commitment() != seed.commitment:  # ours, where only the answer was lost
             raise RoomExists(f"there is already a room {self.name!r}")
         await self._tell_shards()
 
@@ -126,7 +131,9 @@ class Room:
         its = (await self.settings()).lane(lane)
         if its is None:
             raise InvalidValue("lane", lane, "one that this room has")
-        await self._change(LaneSettings(rate=rate, burst=its.burst, max_active=its.max_active).fields(lane))
+        if its.rate != rate:
+            changed = LaneSettings(rate=rate, burst=its.burst, max_active=its.max_active)
+            await self._change(changed.fields(lane))
 
     async def pause(self) -> None:
         """Let nobody in from now on. People can join, and keep their places."""
@@ -190,15 +197,17 @@ class Room:
             known = ""
         print_ = fingerprint if fingerprint is not None else _fingerprint(lane, user or "")
         stores = await self.shards()
-        store = stores[_shard_of(known or asked, len(stores))]
+        shard = _shard_of(known or asked, len(stores))
         if len(stores) > 1 and asked:
             await stores[_shard_of(asked, len(stores))].claim(asked, print_, CLAIM_LASTS_MS)
-        return await store.join(check_lane(lane), new_secret(), known, asked, print_, self.durability)
+        return await self._joining(shard, stores[shard]).ask(
+            Newcomer(check_lane(lane), new_secret(), known, asked, print_)
+        )
 
     async def status(self, token: str) -> Status:
         """How far somebody is. Asking keeps the place, and costs the room nothing."""
         parsed = self._token(token)
-        version, heard = await (await self._toucher(parsed.shard)).touch(parsed)
+        version, heard = await (await self._touching(parsed.shard)).ask(parsed)
         ticket = _known(heard)
         snapshot = await self._positions.snapshot(await self._store(parsed.shard), version)
         ahead, exact = await self._positions.ahead(ticket, snapshot)
@@ -207,7 +216,7 @@ class Room:
     async def heartbeat(self, token: str) -> Ticket:
         """Keep the place, and nothing else."""
         parsed = self._token(token)
-        _, heard = await (await self._toucher(parsed.shard)).touch(parsed)
+        _, heard = await (await self._touching(parsed.shard)).ask(parsed)
         return _known(heard)
 
     async def enter(self, token: str) -> Session:
@@ -333,10 +342,21 @@ class Room:
             raise UnknownTicket("the room has no such ticket")
         return stores[shard]
 
-    async def _toucher(self, shard: int) -> Toucher:
-        if shard not in self._touchers:
-            self._touchers[shard] = Toucher(await self._store(shard))
-        return self._touchers[shard]
+    async def _touching(self, shard: int) -> Together[Token, Heard]:
+        if shard not in self._touches:
+            store = await self._store(shard)
+
+            async def touch(tokens: Sequence[Token]) -> list[Heard]:
+                version, tickets = await store.touch(tokens)
+                return [(version, ticket) for ticket in tickets]
+
+            self._touches[shard] = Together(touch)
+        return self._touches[shard]
+
+    def _joining(self, shard: int, store: ShardStore) -> Together[Newcomer, Ticket]:
+        if shard not in self._joins:
+            self._joins[shard] = Together(lambda people: store.join(people, self.durability))
+        return self._joins[shard]
 
     def _token(self, text: str) -> Token:
         token = Token.parse(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, NamedTuple
 
 from toril.connection import Connection, Durability, Script, load_script
 from toril.connection.durability import Level
@@ -24,6 +24,19 @@ _ERRORS: Mapping[str, type[CommandRefused]] = {
     "CONFLICT": IdempotencyConflict,
     "OLDROUND": RoundOver,
 }
+
+
+class Newcomer(NamedTuple):
+    """Somebody who joins."""
+
+    lane: Lane
+    secret: str
+    """For a new ticket."""
+    user: str
+    """Empty where nobody says who it is; and so is the key."""
+    key: str
+    fingerprint: str
+    """Of what was asked with the key."""
 
 
 class Scripts:
@@ -95,21 +108,21 @@ class ShardStore:
         return None if said is None else Ticket.read(self.room, self.shard, said, repeated=repeated)
 
     async def join(
-        self,
-        lane: Lane,
-        secret: str,
-        user: str,
-        key: str,
-        fingerprint: str,
-        durability: Durability | Level = "memory",
-    ) -> Ticket:
-        """A ticket, new or the one there was."""
+        self, people: Sequence[Newcomer], durability: Durability | Level = "memory"
+    ) -> list[Ticket | Exception]:
+        """Tickets, new or those there were; or why there is none."""
         # A repeat finds the first ticket by its key or its user. Where there is neither, a repeat after a
         # lost answer leaves a ticket that nobody asks for: a ghost.
-        new, said = await self._run(
-            self._scripts.join, lane, secret, user, key, fingerprint, durability=durability, repeatable=True
-        )
-        return Ticket.read(self.room, self.shard, said, repeated=new == 0)
+        args = [part for one in people for part in one]
+        said = await self._run(self._scripts.join, *args, durability=durability, repeatable=True)
+        return [self._joined(one) for one in said]
+
+    def _joined(self, said: bytes | tuple[int, Sequence[bytes]]) -> Ticket | Exception:
+        if isinstance(said, bytes):
+            text = said.decode()
+            return _ERRORS[text.split(" ", 1)[0]](text)
+        new, ticket = said
+        return Ticket.read(self.room, self.shard, ticket, repeated=new == 0)
 
     async def touch(self, tokens: Sequence[Token]) -> tuple[int, list[Ticket | None]]:
         """The snapshot's version, and the tickets; None for those that are not known."""

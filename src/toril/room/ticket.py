@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from toril.errors import InvalidValue
 from toril.keyspace import NAME_RULES
@@ -100,20 +100,19 @@ class Ticket:
         return self.state in LIVE
 
     @classmethod
-    def read(cls, room: str, shard: int, said: Sequence[bytes], *, repeated: bool = False) -> Self:
-        """From what a script says."""
-        lane, number, state, secret, user, *numbers, used, now = (one.decode() for one in map(_bytes, said))
-        place, joined, let_in, ends, entered = map(int, numbers)
+    def read(cls, room: str, shard: int, said: Sequence[Any], *, repeated: bool = False) -> Self:
+        """From what a script says: texts, and numbers as such or as texts."""
+        lane, number, state, secret, user, place, joined, let_in, ends, entered, used, now = said
         return cls(
-            token=Token(room, shard, check_lane(lane), int(number), secret),
-            state=_state(state),
-            place=place,
-            user=user,
-            joined_ms=joined,
-            let_in_ms=let_in,
-            ends_ms=ends,
-            entered_ms=entered,
-            used_by=used,
+            token=Token(room, shard, "vip" if lane == b"vip" else "main", int(number), secret.decode()),
+            state=_STATES[state],
+            place=int(place),
+            user=user.decode(),
+            joined_ms=int(joined),
+            let_in_ms=int(let_in),
+            ends_ms=int(ends),
+            entered_ms=int(entered),
+            used_by=used.decode(),
             now_ms=int(now),
             repeated=repeated,
         )
@@ -188,12 +187,4 @@ def check_id(what: str, value: str | None) -> str:
     return value
 
 
-def _state(said: str) -> State:
-    for state in get_args(State):
-        if said == state:
-            return state  # type: ignore[no-any-return]
-    raise InvalidValue("ticket's state", said, "one that this version knows")
-
-
-def _bytes(one: bytes | int) -> bytes:
-    return one if isinstance(one, bytes) else str(one).encode()
+_STATES: dict[bytes, State] = {state.encode(): state for state in get_args(State)}

@@ -1,90 +1,94 @@
 #!lua
--- Take a ticket; whoever has one gets the same again.
+-- Take tickets, one after another; whoever has one gets the same again.
 -- keyspace: room
 -- keys: base meta
--- args: lane, secret for a new ticket, user or '', idempotency key or '', fingerprint of what was asked
--- result: 1 for a new ticket or 0, then the ticket as its owner sees it
+-- args: for each: lane, secret for a new ticket, user or '', idempotency key or '', fingerprint of what was asked
+-- result: for each: 1 for a new ticket or 0, then the ticket as its owner sees it; or why there is none
 -- include: room/_room
 
-local p, lane, secret, user, key, fingerprint = KEYS[1], unpack(ARGV)
-local l = p .. lane .. ':'
+local p = KEYS[1]
 local room = room_of(p)
 if not room then
   return redis.error_reply(NO_ROOM)
 end
 local now = math.floor(now_us() / 1000)
 
-local function remember(owner, number)
-  call('SET', p .. 'i:' .. key, owner .. ' ' .. number .. ' ' .. fingerprint)
-end
-
-if key ~= '' then
-  local owner, number, asked = string.match(call('GET', p .. 'i:' .. key) or '', '^(%S+) (%d+) (.*)$')
-  if owner and asked ~= fingerprint then
-    return redis.error_reply('CONFLICT this idempotency key was used for another request')
-  end
-  local its = owner and ticket_of(p .. owner .. ':', number)
-  if its then
-    end_in_time(p, owner, room, its, now)
-    return { 0, shown(owner, its, now) }
-  end
-end
-if user ~= '' then
-  local owner, number = string.match(call('GET', p .. 'u:' .. user) or '', '^(%S+) (%d+)$')
-  local its = owner and ticket_of(p .. owner .. ':', number)
-  if its then
-    end_in_time(p, owner, room, its, now)
-    if its.s == 'waiting' or its.s == 'ready' or its.s == 'inside' then
-      if its.s == 'waiting' then
-        hear(p .. owner .. ':', room, its, now)
-      end
-      if key ~= '' then -- one more key for this ticket: the user is what leads to it after that
-        remember(owner, number)
-        call('PEXPIRE', p .. 'i:' .. key, room.remember)
-      end
+local function join(lane, secret, user, key, fingerprint)
+  local l = p .. lane .. ':'
+  if key ~= '' then
+    local owner, number, asked = string.match(call('GET', p .. 'i:' .. key) or '', '^(%S+) (%d+) (.*)$')
+    if owner and asked ~= fingerprint then
+      return 'CONFLICT this idempotency key was used for another request'
+    end
+    local its = owner and ticket_of(p .. owner .. ':', number)
+    if its then
+      end_in_time(p, owner, room, its, now)
       return { 0, shown(owner, its, now) }
     end
   end
-end
-if room.resetting == 1 or room.mode == 'reject' then
-  call('HINCRBY', p .. 'meta', 'refused', 1)
-  return redis.error_reply('CLOSED the room takes nobody now')
-end
-if lane == 'vip' and (call('HGET', p .. 'meta', 'vip:rate') or '') == '' then
-  return redis.error_reply('NOLANE this room has no lane for those who are sent past the line')
-end
-local line = call('HMGET', l .. 'line', 'issued', 'waiting')
-local waiting = tonumber(line[2] or '0')
-if room.most > 0 and waiting >= room.most and room.mode ~= 'passthrough' then
-  call('HINCRBY', p .. 'meta', 'refused', 1)
-  return redis.error_reply('FULL ' .. room.most .. ' are waiting, and more may not')
+  if user ~= '' then
+    local owner, number = string.match(call('GET', p .. 'u:' .. user) or '', '^(%S+) (%d+)$')
+    local its = owner and ticket_of(p .. owner .. ':', number)
+    if its then
+      end_in_time(p, owner, room, its, now)
+      if its.s == 'waiting' or its.s == 'ready' or its.s == 'inside' then
+        if its.s == 'waiting' then
+          hear(p .. owner .. ':', room, its, now)
+        end
+        if key ~= '' then -- one more key for this ticket: the user is what leads to it after that
+          call('SET', p .. 'i:' .. key, owner .. ' ' .. number .. ' ' .. fingerprint)
+          call('PEXPIRE', p .. 'i:' .. key, room.remember)
+        end
+        return { 0, shown(owner, its, now) }
+      end
+    end
+  end
+  if room.resetting == 1 or room.mode == 'reject' then
+    call('HINCRBY', p .. 'meta', 'refused', 1)
+    return 'CLOSED the room takes nobody now'
+  end
+  if lane == 'vip' and (call('HGET', p .. 'meta', 'vip:rate') or '') == '' then
+    return 'NOLANE this room has no lane for those who are sent past the line'
+  end
+  local line = call('HMGET', l .. 'line', 'issued', 'waiting')
+  local waiting = tonumber(line[2] or '0')
+  if room.most > 0 and waiting >= room.most and room.mode ~= 'passthrough' then
+    call('HINCRBY', p .. 'meta', 'refused', 1)
+    return 'FULL ' .. room.most .. ' are waiting, and more may not'
+  end
+
+  local number = text((line[1] or 0) + 1)
+  local its = { number = number, s = 'waiting', k = secret, u = user, i = key, j = now }
+  local hash = l .. number .. ':ticket'
+  if room.mode == 'passthrough' then
+    call('HSET', hash, 'k', secret, 'u', user, 'i', key, 'j', now, 'p', number)
+    call('HSET', l .. 'line', 'issued', number)
+    call('HINCRBY', l .. 'line', 'admitted', 1)
+    call('HINCRBY', l .. 'line', 'waited:1', 1)
+    its.s, its.p = 'passing', number
+    let_in(p, lane, room, its, now)
+  else
+    call('HSET', l .. 'line', 'issued', number, 'waiting', waiting + 1)
+    call('ZADD', l .. 'seen', now, number)
+    if room.phase == 'gathering' then
+      call('HSET', hash, 's', 'waiting', 'k', secret, 'u', user, 'i', key, 'j', now)
+    else
+      its.p = number
+      call('HSET', hash, 's', 'waiting', 'k', secret, 'u', user, 'i', key, 'j', now, 'p', number)
+      mark(l, tonumber(number), true)
+    end
+  end
+  if user ~= '' then
+    call('SET', p .. 'u:' .. user, lane .. ' ' .. number)
+  end
+  if key ~= '' then
+    call('SET', p .. 'i:' .. key, lane .. ' ' .. number .. ' ' .. fingerprint)
+  end
+  return { 1, shown(lane, its, now) }
 end
 
-local number = text((line[1] or 0) + 1)
-local its = { number = number, s = 'waiting', k = secret, u = user, i = key, j = now }
-local hash = l .. number .. ':ticket'
-if room.mode == 'passthrough' then
-  call('HSET', hash, 'k', secret, 'u', user, 'i', key, 'j', now, 'p', number)
-  call('HSET', l .. 'line', 'issued', number)
-  call('HINCRBY', l .. 'line', 'admitted', 1)
-  call('HINCRBY', l .. 'line', 'waited:1', 1)
-  its.s, its.p = 'passing', number
-  let_in(p, lane, room, its, now)
-else
-  call('HSET', l .. 'line', 'issued', number, 'waiting', waiting + 1)
-  call('ZADD', l .. 'seen', now, number)
-  if room.phase == 'gathering' then
-    call('HSET', hash, 's', 'waiting', 'k', secret, 'u', user, 'i', key, 'j', now)
-  else
-    its.p = number
-    call('HSET', hash, 's', 'waiting', 'k', secret, 'u', user, 'i', key, 'j', now, 'p', number)
-    mark(l, tonumber(number), true)
-  end
+local results = {}
+for i = 1, #ARGV, 5 do
+  results[#results + 1] = join(unpack(ARGV, i, i + 4))
 end
-if user ~= '' then
-  call('SET', p .. 'u:' .. user, lane .. ' ' .. number)
-end
-if key ~= '' then
-  remember(lane, number)
-end
-return { 1, shown(lane, its, now) }
+return results

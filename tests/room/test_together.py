@@ -1,0 +1,70 @@
+"""Many tasks, few calls: nobody waits for a batch to fill, nobody is forgotten, errors are one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from toril.room.together import TOGETHER, UNDER_WAY, Together
+
+
+class Far:
+    """Answers when it is let."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.go = asyncio.Semaphore(0)
+
+    async def __call__(self, asked: Sequence[int]) -> list[int | Exception]:
+        self.batches.append(list(asked))
+        await self.go.acquire()
+        if 13 in asked:
+            raise ConnectionError("nobody answers")
+        return [ValueError("odd") if one % 2 else one * 10 for one in asked]
+
+
+async def test_what_comes_meanwhile_goes_together() -> None:
+    far = Far()
+    together = Together(far)
+    tasks = [asyncio.create_task(together.ask(number * 2)) for number in range(500)]
+    while len(far.batches) < UNDER_WAY:
+        await asyncio.sleep(0)
+    for _ in range(20):
+        far.go.release()
+    assert await asyncio.gather(*tasks) == [number * 20 for number in range(500)]
+    assert max(map(len, far.batches)) <= TOGETHER
+    assert len(far.batches) <= UNDER_WAY + 500 // TOGETHER + 1
+    assert sorted(one for batch in far.batches for one in batch) == [number * 2 for number in range(500)]
+
+
+async def test_an_error_is_ones_own_and_a_broken_call_is_everybodys() -> None:
+    far = Far()
+    together = Together(far)
+    for _ in range(20):
+        far.go.release()
+    found = await asyncio.gather(*(together.ask(n) for n in (2, 3, 4)), return_exceptions=True)
+    assert [type(one) for one in found] == [int, ValueError, int]
+    with pytest.raises(ConnectionError):
+        await together.ask(13)
+    assert await together.ask(6) == 60
+
+
+async def test_nobody_is_forgotten_however_they_come_and_go() -> None:
+    far = Far()
+    for _ in range(10_000):
+        far.go.release()
+    together = Together(far)
+
+    async def one(number: int) -> int:
+        for _ in range(number % 7):
+            await asyncio.sleep(0)
+        return await together.ask(number * 2 + 100)
+
+    for _ in range(20):
+        tasks = [asyncio.create_task(one(number)) for number in range(50)]
+        for gone in tasks[::9]:
+            gone.cancel()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*tasks, return_exceptions=True)
