@@ -57,8 +57,8 @@ class Crew(Protocol):
     options: StreamOptions
     consumer: str
 
-    def room_for(self, lane: Lane) -> int:
-        """How many more jobs a lane may have."""
+    def room_for(self, lane: Lane, leaving: int = 0) -> int:
+        """How many more jobs a lane may have, when so many leave it."""
 
     def begin(self, lane: Lane, job: Taken) -> None:
         """Work on a job."""
@@ -165,7 +165,7 @@ class Lane:
 
     def _next_step(self) -> tuple[list[Ended], int]:
         ended = [self._ended.popleft() for _ in range(min(len(self._ended), self._largest_step))]
-        room = self._worker.room_for(self) + len(ended)
+        room = self._worker.room_for(self, len(ended))
         # With nothing to give up, asking is worth a call only when there may be something to take.
         if room <= 0 or (self.drained and not ended):
             return ended, 0

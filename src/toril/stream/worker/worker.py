@@ -223,16 +223,16 @@ class StreamWorker(Handlers):
 
     # ------------------------------------------------------------------ what the lanes ask for
 
-    def room_for(self, lane: Lane) -> int:
-        """How many more jobs a lane may have: its share, where others have jobs too."""
+    def room_for(self, lane: Lane, leaving: int = 0) -> int:
+        """How many more jobs a lane may have, when so many leave it: its share, where others have jobs too."""
         if self._closing or self._paused:
             return 0
         capacity = self.concurrency + self.prefetch
-        room = capacity - sum(len(each.held) + each.asked for each in self._lanes)
+        room = capacity - sum(len(each.held) + each.asked for each in self._lanes) + leaving
         if len(self._lanes) == 1:
             return room
         busy = sum(not each.drained or each is lane for each in self._lanes)
-        return min(room, -(-capacity // busy) - len(lane.held) - lane.asked)
+        return min(room, -(-capacity // busy) - len(lane.held) - lane.asked + leaving)
 
     def freed(self) -> None:
         """Wake the lanes that may use the room that another one has left."""
