@@ -10,7 +10,7 @@ import pytest
 from tests.migrate.stage import NEW, OLD, Stage
 from tests.waiting import until
 from toril.keyspace import OLD_TRACKER, QueueKeys
-from toril.migrate import Copier, Move, Moves, Superseded, WorkersConnected
+from toril.migrate import Copier, MigrationError, Move, Moves, Superseded, WorkersConnected
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -208,3 +208,12 @@ async def test_two_queues_cannot_fill_one(stage: Stage) -> None:
     moves = Moves([Move(QueueKeys("other"), QueueKeys(NEW))])
     with pytest.raises(Exception, match="filled from bull:mail"):
         await Copier(stage.redis, stage.redis, moves).copy()
+
+
+@pytest.mark.parametrize("queue", [OLD, NEW])
+async def test_queues_of_bullmq_6_are_refused(stage: Stage, queue: str) -> None:
+    await stage.add()
+    await stage.redis.command("HSET", QueueKeys(queue).meta, "version", "bullmq:6.0.1")
+    with pytest.raises(MigrationError, match=r"belongs to bullmq:6.0.1"):
+        await stage.copy()
+    assert await stage.state(OLD, "1") == "waiting"

@@ -17,6 +17,8 @@ from tests.conftest import SCALE, Servers, emptied
 from tests.matrix import PRODUCTS
 from tests.migrate import rig
 from tests.migrate.migrator import Migrator
+from tests.migrate.stage import NEW, Stage
+from toril.migrate import GoingBack, MigrationError, rollback
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -104,3 +106,19 @@ async def test_migrate_whole_back_and_forth(
     finally:
         await control.close()
         await moved.close()
+
+
+async def test_nothing_is_copied_while_a_rollback_is_under_way(stage: Stage) -> None:
+    await stage.add(count=3)
+    await stage.copy()
+    await stage.fetch(NEW, "t")
+    (done,) = await rollback(stage.redis, stage.redis, stage.moves)
+    assert (done.back, done.busy, done.whole) == (2, 1, False)
+    with pytest.raises(GoingBack, match="let it end first"):
+        await stage.copy()
+    await stage.node.call("loseLock", queue=NEW, job="1")
+    (done,) = await rollback(stage.redis, stage.redis, stage.moves)
+    assert (done.back, done.whole, done.resumed) == (1, True, True)
+    with pytest.raises(MigrationError, match="nothing was copied from 'mail'"):
+        await rollback(stage.redis, stage.redis, stage.moves)
+    assert (await stage.copy()).total == 3

@@ -4,6 +4,7 @@ from toril.migrate.cleaning import QueueCleanup, cleanup
 from toril.migrate.copying import Copier, CopyOptions
 from toril.migrate.discovery import choose_queues, find_links, find_queues
 from toril.migrate.errors import (
+    GoingBack,
     LinkedOutside,
     MigrationError,
     NotSafe,
@@ -22,6 +23,7 @@ from toril.migrate.verifying import QueueCheck, verify
 __all__ = [
     "Copier",
     "CopyOptions",
+    "GoingBack",
     "KeyRule",
     "KeysReport",
     "LinkedOutside",

@@ -90,6 +90,8 @@ class Copier:
     async def _begin(self) -> None:
         for place, (move, old, new) in enumerate(zip(self.moves, self._old, self._new, strict=True)):
             self.reports[place].workers = await old.workers() or []
+            await _refuse_v6(old)
+            await _refuse_v6(QueueReader(new.redis, new.keys))
             await self._check(move, old, self.reports[place].workers)
             flat = await old.redis.command("HGETALL", old.keys.meta)
             meta = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -114,11 +116,6 @@ class Copier:
                 await QueueStore(old.redis, old.keys).pause()
 
     async def _check(self, move: Move, old: QueueReader, workers: Sequence[str]) -> None:
-        version = await old.redis.command("HGET", old.keys.meta, "version") or b""
-        if speaks_v6(version.decode(errors="replace")):
-            raise MigrationError(
-                f"queue {move.source.name!r} belongs to {version.decode()}, which keeps jobs in another way"
-            )
         if self.options.pause or self.options.allow_workers or not workers or await old.is_paused():
             return
         raise WorkersConnected(
@@ -300,6 +297,14 @@ async def sort_out(
         else:
             fresh.append(place)
     return known, fresh
+
+
+async def _refuse_v6(queue: QueueReader) -> None:
+    version = (await queue.redis.command("HGET", queue.keys.meta, "version") or b"").decode(errors="replace")
+    if speaks_v6(version):
+        raise MigrationError(
+            f"queue {queue.keys.name!r} belongs to {version}, which keeps waiting jobs in another way"
+        )
 
 
 def source_name(old: QueueReader) -> str:

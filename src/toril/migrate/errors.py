@@ -30,9 +30,13 @@ class OtherSource(CommandRefused, MigrationError):
     """The destination is filled from another queue already."""
 
 
+class GoingBack(CommandRefused, MigrationError):
+    """A rollback is under way. It must end before anything can be copied again."""
+
+
 class LinkedOutside(MigrationError):
     """A job belongs to a flow of which a queue is not moved along."""
 
 
-SCRIPT_ERRORS = {"SUPERSEDED": Superseded, "OTHERSOURCE": OtherSource}
+SCRIPT_ERRORS = {"SUPERSEDED": Superseded, "OTHERSOURCE": OtherSource, "GOINGBACK": GoingBack}
 """The errors that the scripts state."""

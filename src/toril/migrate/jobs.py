@@ -137,10 +137,8 @@ class StoredJob:
         ):
             pairs = sorted(zip(flat[::2], flat[1::2], strict=True))
             parts += [name, *(part for pair in pairs for part in pair)]
-        made = hashlib.blake2b(digest_size=8)
-        for part in parts:
-            made.update(len(part).to_bytes(4) + part)
-        return made.hexdigest()
+        whole = b"".join([_head(len(part)) + part for part in parts])
+        return hashlib.blake2b(whole, digest_size=8).hexdigest()
 
     def packed(self, moves: Moves, *, letter: str = "", renumber: bool = False) -> bytes:
         """What the script ``migrate/copy`` takes, for a job that was renamed."""
@@ -151,14 +149,14 @@ class StoredJob:
         }
         if letter not in ("x", "o"):
             value |= {
-                "score": _raw(self.place.score),
+                "score": self.place.score.decode(),
                 "digest": self.digest(),
-                "fields": [_raw(part) for pair in self.fields.items() for part in pair],
-                "logs": [_raw(part) for part in self.logs],
-                "waits": [_raw(part) for part in self.waits],
-                "results": [_raw(part) for part in self.results],
-                "ignored": [_raw(part) for part in self.ignored],
-                "failures": [_raw(part) for part in scores_first(self.failures)],
+                "fields": _texts([part for pair in self.fields.items() for part in pair]),
+                "logs": _texts(self.logs),
+                "waits": _texts(self.waits),
+                "results": _texts(self.results),
+                "ignored": _texts(self.ignored),
+                "failures": _texts(scores_first(self.failures)),
                 "renumber": renumber and not self.in_flow and not self.scheduler,
             }
             if self.awaited and self.place.state not in FINISHED:
@@ -170,7 +168,7 @@ class StoredJob:
                 options = codec.decode(self.fields.get(b"opts", b"{}"))
                 rule = options.get("de") if isinstance(options, dict) else None
                 value["dedup"] = {
-                    "id": _raw(self.fields[b"deid"]),
+                    "id": self.fields[b"deid"].decode(),
                     "ttl": self.dedup_ttl,
                     "replace": bool(isinstance(rule, dict) and rule.get("replace")),
                 }
@@ -208,13 +206,20 @@ def scores_first(flat: list[bytes]) -> list[bytes]:
     return [part for place in range(0, len(flat), 2) for part in (flat[place + 1], flat[place])]
 
 
-def _raw(part: bytes) -> msgspec.Raw:
-    """Bytes as MessagePack has text: that of the servers knows no other."""
-    size = len(part)
+def _texts(parts: list[bytes]) -> msgspec.Raw:
+    """Bytes as MessagePack has a list of texts: that of the servers knows no bytes."""
+    if not parts:
+        return _NONE
+    count = len(parts)
+    head = bytes([0x90 | count]) if count < 16 else b"\xdd" + count.to_bytes(4)
+    return msgspec.Raw(head + b"".join([_head(len(part)) + part for part in parts]))
+
+
+_NONE = msgspec.Raw(b"\x90")
+_SHORT = [bytes([0xA0 | size]) for size in range(32)]
+
+
+def _head(size: int) -> bytes:
     if size < 32:
-        head = bytes([0xA0 | size])
-    elif size < 1 << 16:
-        head = b"\xda" + size.to_bytes(2)
-    else:
-        head = b"\xdb" + size.to_bytes(4)
-    return msgspec.Raw(head + part)
+        return _SHORT[size]
+    return b"\xda" + size.to_bytes(2) if size < 1 << 16 else b"\xdb" + size.to_bytes(4)

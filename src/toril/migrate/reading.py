@@ -15,8 +15,8 @@ from toril.queue.queue import client_name
 
 READ, LINKS = load_script("migrate/read"), load_script("migrate/links")
 
-PORTION = 200
-"""Jobs that one step moves: a server is busy with them for a few milliseconds."""
+PORTION = 100
+"""Jobs that one step moves: a server is busy with them for two milliseconds."""
 
 PORTION_BYTES = 2 << 20
 """And the bytes they have, if no single job has more."""

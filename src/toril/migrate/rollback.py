@@ -17,7 +17,7 @@ from typing import Any
 from toril.connection import Connection
 from toril.keyspace import Key
 from toril.migrate.copying import source_name
-from toril.migrate.destination import Destination, Taken
+from toril.migrate.destination import KEPT_FOR, Destination, Taken
 from toril.migrate.errors import LinkedOutside, MigrationError
 from toril.migrate.jobs import LISTS, STATES, Place, StoredJob, scores_first
 from toril.migrate.moves import Moves
@@ -310,4 +310,5 @@ class _Back:
             self.done.resumed = True
         if facts.get("pause_later") == "0":
             await QueueStore(self._new.redis, self._new.keys).resume()
+        await self._new.keep_for(KEPT_FOR)
         await self._new.redis.command("DEL", self._new.keys.migration, repeatable=True)

@@ -112,11 +112,11 @@ async def _verify_queue(
 
 async def _note_pending(old: QueueReader, fresh: Sequence[Place], check: QueueCheck) -> None:
     check.pending += len(fresh)
-    async for jobs in old.read_all(fresh):
-        for job in jobs:
-            busy = job.place.state == "active" and job.locked
-            check.busy += busy
-            check.problem(job.place.id, "an old worker is working on it" if busy else "it was not copied")
+    active = [place for place in fresh if place.state == "active"]
+    busy = {job.place.id async for jobs in old.read_all(active) for job in jobs if job.locked}
+    check.busy += len(busy)
+    for place in fresh:
+        check.problem(place.id, "an old worker is working on it" if place.id in busy else "it was not copied")
 
 
 async def _check_known(
@@ -127,9 +127,9 @@ async def _check_known(
     check: QueueCheck,
 ) -> None:
     entries = {place.id: entry for place, entry in known}
-    own = [Place(entry.id, place.state) for place, entry in known]
-    copies = {job.place.id: job async for part in there.read_all(own) for job in part}
     async for jobs in old.read_all([place for place, _ in known]):
+        own = [Place(entries[job.place.id].id, job.place.state) for job in jobs]
+        copies = {copy.place.id: copy async for part in there.read_all(own) for copy in part}
         for job in jobs:
             entry = entries[job.place.id]
             if not job.fields or entry.letter in "xouz":

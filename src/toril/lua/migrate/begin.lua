@@ -13,6 +13,9 @@ local q, runner, source, paused = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local lowest, counter = tonumber(ARGV[4]), tonumber(ARGV[5])
 local facts = q .. 'toril:migration'
 local known = call('HGET', facts, 'source')
+if call('HGET', facts, 'phase') == 'rolling back' then
+  return redis.error_reply('GOINGBACK a rollback of this queue is under way: let it end first')
+end
 if known and known ~= source then
   return redis.error_reply('OTHERSOURCE this queue is filled from ' .. known)
 end
