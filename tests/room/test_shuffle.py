@@ -25,6 +25,7 @@ from toril.room import (
     verify_place,
 )
 from toril.room.audit import read_audit
+from toril.room.shards import SMALLEST_CUT, draw_all
 from toril.room.store import Scripts
 
 
@@ -119,3 +120,39 @@ async def test_room_fair_a_random_room_draws_evenly(servers: Servers, clocked: S
         assert sum((chosen[i] - each) ** 2 / each for i in range(people)) < 30  # five degrees of freedom
         found = await check_room(room)
         assert found.ok, found.violations
+
+
+async def test_room_fair_shards_are_shuffled_together_and_again_after_a_reset(
+    redis: Connection, clocked: Scripts
+) -> None:
+    """One order over all shards: nobody comes in in an earlier round than somebody of an earlier cut."""
+    room, clock = Room(redis, "shards", scripts=clocked), Clock(redis, "shards", 3)
+    await clock.advance()
+    await room.create(Settings(main=LaneSettings(rate=50, burst=50), gather=True, shards=3))
+    for turn in range(2):
+        tickets = await asyncio.gather(*(room.join(user=f"{turn}.{i}") for i in range(300)))
+        assert (await room.tick()).admitted == 0
+        await room.start()
+        while (await room.stats()).lanes["main"].waiting:
+            await room.tick()
+            await clock.advance(1000)
+            await asyncio.gather(*(room.heartbeat(str(one.token)) for one in tickets))
+        seed = await room.seed()
+        assert seed is not None
+        firsts = [100_000] * 3
+        for one in tickets:
+            firsts[one.token.shard] = min(firsts[one.token.shard], one.token.ticket - 1)
+        lasts = [max(t.token.ticket for t in tickets if t.token.shard == shard) for shard in range(3)]
+        order = {one: at for at, one in enumerate(draw_all(seed, "main", firsts, lasts))}
+        came: dict[int, list[int]] = {}
+        for store in await room.shards():
+            for entry in await read_audit(redis, store.keys):
+                for _, ticket, _ in entry.tickets if entry.what == "admitted" else ():
+                    if (store.shard, ticket) in order:
+                        came.setdefault(entry.number("round"), []).append(order[store.shard, ticket])
+        places = [place for _, those in sorted(came.items()) for place in sorted(those)]
+        assert sorted(places) == list(range(300))
+        assert all(abs(place - at) < SMALLEST_CUT for at, place in enumerate(places))
+        found = await check_room(room)
+        assert found.ok, found.violations
+        await room.reset()

@@ -20,7 +20,7 @@ from typing import Any
 from toril.connection.wire import Argument
 from toril.errors import TorilError
 from toril.room.errors import NoSuchRoom, RoundOver
-from toril.room.shuffle import lot, stretches
+from toril.room.shuffle import lot, parts_of
 from toril.room.snapshot import Snapshot
 from toril.room.store import ShardStore, Tick
 from toril.room.ticket import Lane, check_lane
@@ -172,7 +172,7 @@ class Rounds:
         await self._hall.start("end")
 
     async def _write(self, shard: int, lane: Lane, order: Sequence[int], line: Mapping[str, int]) -> None:
-        for before, packed in stretches(order, line.get("placed", 0)):
+        for before, packed in parts_of(order, line.get("placed", 0)):
             now, _ = await self._stores[shard].place(lane, before, packed)
             if now < before + len(packed) // 4:
                 raise TorilError(f"the order of shard {shard} was written down to {now} only")

@@ -19,6 +19,9 @@ from toril.room.snapshot import STRETCH
 from toril.room.store import ShardStore
 from toril.room.ticket import Lane, check_lane
 
+PART = 256
+"""Tickets of which one call writes down the places: some milliseconds of the server's time."""
+
 
 def lot(seed: str, lane: Lane, shard: int, ticket: int) -> bytes:
     """What a ticket has drawn: the smaller, the earlier its turn."""
@@ -41,11 +44,11 @@ def verify_place(
     return drawn_order(seed, lane, first, last).index(ticket) + first == place
 
 
-def stretches(order: Sequence[int], placed: int) -> Iterator[tuple[int, bytes]]:
-    """The order in parts that end where stretches of places end: the place before a part, and its tickets."""
+def parts_of(order: Sequence[int], placed: int) -> Iterator[tuple[int, bytes]]:
+    """The order in parts, none of which is in two stretches: the place before a part, and its tickets."""
     at = 0
     while at < len(order):
-        size = STRETCH - (placed + at) % STRETCH
+        size = min(PART, STRETCH - (placed + at) % STRETCH)
         part = order[at : at + size]
         yield placed + at, struct.pack(f">{len(part)}I", *part)
         at += len(part)
@@ -59,5 +62,5 @@ async def write_order(store: ShardStore) -> None:
         first, sealed, placed = (line.get(what, 0) for what in ("first", "sealed", "placed"))
         if placed < sealed:
             order = await asyncio.to_thread(drawn_order, meta["seed"], lane, first + 1, sealed)
-            for before, packed in stretches(order[placed - first :], placed):
+            for before, packed in parts_of(order[placed - first :], placed):
                 await store.place(lane, before, packed)

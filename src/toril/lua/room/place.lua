@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Write down a part of the shuffled order: which tickets have the next places, up to the end of a stretch.
+-- Write down a part of the shuffled order: which tickets have the next places, all of them in one stretch.
 -- keyspace: room
 -- keys: base meta
 -- args: lane, places that are written down already, the tickets that follow, four bytes each

@@ -44,6 +44,9 @@ local function cut(l, lane, issued, heads)
       break
     end
   end
+end
+
+local function drop_cuts(l, heads)
   local first = numbers_of(call('LINDEX', l .. 'cuts', 0))
   while #first > 0 do
     for s, place in ipairs(first) do
@@ -79,6 +82,7 @@ while at <= #ARGV and ends do
   if room.phase == 'open' then
     cut(l, lane, issued, heads)
   end
+  drop_cuts(l, heads)
 end
 if ends then
   call('HSET', p .. 'meta', 'round_open', 0)
