@@ -22,6 +22,8 @@ from tests.conformance.operations import (
 from tests.conformance.replies import crashed, reply_difference
 from tests.conformance.sides import QUEUES, START, NodeSide
 from tests.migrate.migrator import Migrator
+from toril import connect
+from toril.keyspace import foreign_key
 
 NAMES = {"q": "{t}q", "p": "{t}p"}
 """The queues of the generated sequences, which flows link: one tag for both."""
@@ -109,6 +111,16 @@ def _forget_ghosts(side: NodeSide) -> None:
                 if side.store.key(queue, ident) not in dump:
                     command = ("LREM", key, 0, ident) if dump[key].kind == "list" else ("ZREM", key, ident)
                     side.store.ask(*command)
+
+
+async def carry_over(side: NodeSide, end: NodeSide, url: str, operations: Sequence[Operation]) -> None:
+    """Bring the keys as they are to a cluster, and its clock to the same time: what a dump and a load do."""
+    await end.call("reset", now=time_of(operations), random=0.5)
+    async with connect(url) as redis:
+        for name in side.store.dump():
+            payload, ttl = side.store.ask("DUMP", name), max(side.store.ask("PTTL", name), 0)
+            await redis.command("RESTORE", foreign_key(name), ttl, payload)
+    side.store.wipe()
 
 
 def time_of(operations: Sequence[Operation]) -> int:

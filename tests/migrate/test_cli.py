@@ -17,9 +17,12 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Servers, emptied
+from tests.matrix import PRODUCTS
 from tests.migrate.stage import NEW, OLD, Stage
 from tests.test_cli import run
 from tests.waiting import until
+from toril import connect
 from toril.keyspace import QueueKeys
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -174,3 +177,28 @@ async def test_keys_of_any_kind(stage: Stage) -> None:
     assert "1 key copied" in (await migrate(stage, "keys", *rule, "--copy")).stdout
     assert "1 of 1 key the same." in (await migrate(stage, "keys", *rule, "--verify")).stdout
     assert "needs a hash tag" in (await migrate(stage, "keys", "a:<x>", "b:<x>", code=1)).stderr
+
+
+async def test_a_cluster_from_the_dry_run_to_the_end(servers: Servers, tmp_path: Path) -> None:
+    server = emptied(servers.get(f"{PRODUCTS[0]}-cluster"))
+    old, url = (
+        QueueKeys(OLD),
+        {"TORIL_REDIS_URL": "", "REDIS_CLUSTER_ENDPOINTS": server.url.partition("://")[2]},
+    )
+
+    async def ok(*args: str) -> str:
+        done = await asyncio.to_thread(run, "migrate", *args, **url)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    async with connect(server.url) as redis:
+        for number in range(30):  # in a cluster, keys without a tag can be written one by one only
+            await redis.command("HSET", old.job(f"j{number}"), "name", "n", "data", "{}", "timestamp", 1)
+            await redis.command("LPUSH", old.wait, f"j{number}")
+        assert "0 already copied, 30 pending." in await ok()
+        assert "30 jobs copied." in await ok("--migrate")
+        assert "Safe to run --cleanup." in await ok()
+        assert "30 keys removed." in await ok("--cleanup", "--yes", "--manifest", str(tmp_path / "m"))
+        assert "Migration is clean." in await ok()
+        there = await redis.command("LRANGE", QueueKeys(NEW).wait, 0, -1)
+        assert there == [f"j{number}".encode() for number in reversed(range(30))]

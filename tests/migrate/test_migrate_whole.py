@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.dump import Dump
 from tests.conformance.operations import Operation
 from tests.conformance.oracle import NodeOracle
 from tests.conformance.sides import NodeSide
@@ -24,7 +23,7 @@ from tests.matrix import PRODUCTS
 from tests.migrate import rig
 from tests.migrate.migrator import Migrator
 from toril import connect
-from toril.keyspace import QueueKeys, foreign_key
+from toril.keyspace import QueueKeys
 from toril.migrate import Move, Moves, verify
 from toril.testing import Cluster, Server
 
@@ -55,10 +54,10 @@ class Journey:
         chance = random.Random(seed)
         await rig.prepare([self.control, self.moved], operations)
         before = self.moved.store.dump()
-        if self.end is not self.moved:
-            await self.end.call("reset", now=rig.time_of(operations), random=0.5)
         if within_cluster:
-            await self._carry_over(before)
+            await rig.carry_over(self.moved, self.end, self.urls["url"], operations)
+        elif self.end is not self.moved:
+            await self.end.call("reset", now=rig.time_of(operations), random=0.5)
         task = {**self.urls, "names": rig.NAMES}
         await rig.with_kills(self.migrator, chance, verb="copy", **task)
         found = rig.state_differences(
@@ -75,15 +74,6 @@ class Journey:
             jobs = [name for name, key in old.items() if key.kind == "hash" and name not in left]
             found += [f"the manifest lacks {name}" for name in jobs if name not in written]
         return found or await rig.drain_both(self.control, self.end)
-
-    async def _carry_over(self, before: Dump) -> None:
-        """The keys as they are, to a cluster: what a dump and a load do."""
-        async with connect(self.urls["url"]) as redis:
-            for name in before:
-                payload = self.moved.store.ask("DUMP", name)
-                ttl = max(self.moved.store.ask("PTTL", name), 0)
-                await redis.command("RESTORE", foreign_key(name), ttl, payload)
-        self.moved.store.wipe()
 
     async def _unsafe(self) -> list[str]:
         moves = Moves(

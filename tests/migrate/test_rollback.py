@@ -22,16 +22,14 @@ from toril.migrate import GoingBack, MigrationError, rollback
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
+EXAMPLES = {"here": 5, "cluster": 2}
+
 SAME = {name: name for name in QUEUES}
 
 
 def of_unfinished(dump: Dump, before: Dump) -> dict[str, Key]:
     """A dump without jobs that have ended since, and without what counts them."""
-    kept = {
-        name: key
-        for name, key in rig.comparable(dump).items()
-        if name.split(":", 2)[2].partition(":")[0] not in ("limiter", "metrics")
-    }
+    kept = {name: key for name, key in rig.comparable(dump).items() if not _counts(name)}
     was = rig.comparable(before)
     for queue in QUEUES:
         for state in ("completed", "failed"):
@@ -44,68 +42,80 @@ def of_unfinished(dump: Dump, before: Dump) -> dict[str, Key]:
     return {name: key for name, key in kept.items() if not rig.is_orphan(name, kept)}
 
 
-async def differ(
-    control: NodeSide,
-    moved: NodeSide,
-    migrator: Migrator,
-    url: str,
-    operations: Sequence[Operation],
-    seed: int,
-) -> list[str]:
-    chance = random.Random(seed)
-    await rig.prepare([control, moved], operations)
-    resumed = [(name, Resume()) for name in QUEUES]
-    await rig.on_both(control, moved, resumed, SAME)
-    before = control.store.dump()
-    task = {"url": url, "names": rig.NAMES}
-    await migrator.run(verb="copy", **task)
-    finished = [each for step in range(chance.randrange(6)) for each in rig.take_and_end(step)]
-    if found := await rig.on_both(control, moved, finished):
-        return found
-    for side in (control, moved):
-        rig.lose_workers(side)
-    await rig.with_kills(migrator, chance, verb="rollback", **task)
-    control_now, moved_now = control.store.dump(), moved.store.dump()
-    found = differences(
-        of_unfinished(control_now, before),
-        rig.comparable(
-            {
-                name: key
-                for name, key in rig.of_queues(moved_now, QUEUES).items()
-                if name.split(":", 2)[2].partition(":")[0] not in ("limiter", "metrics")
-            }
-        ),
-        names=("control", "rolled back"),
-    )
-    if found:
-        return found
-    for side in (control, moved):
-        for name in QUEUES:
-            side.store.ask("DEL", side.store.key(name, "limiter"))
-    return await rig.drain_both(control, moved, SAME, steps=20)
+class Journey:
+    """A control, and a queue that moves and comes back: on one server, or within a cluster."""
+
+    def __init__(
+        self, control: NodeSide, moved: NodeSide, end: NodeSide, url: str, migrator: Migrator
+    ) -> None:
+        self.control = control
+        self.moved = moved
+        self.end = end
+        self.url = url
+        self.migrator = migrator
+
+    async def differ(self, operations: Sequence[Operation], seed: int) -> list[str]:
+        """What is not the same after it has come back; all chance comes from the seed."""
+        chance = random.Random(seed)
+        await rig.prepare([self.control, self.moved], operations)
+        await rig.on_both(self.control, self.moved, [(name, Resume()) for name in QUEUES], SAME)
+        before = self.control.store.dump()
+        if self.end is not self.moved:
+            await rig.carry_over(self.moved, self.end, self.url, operations)
+        task = {"url": self.url, "names": rig.NAMES}
+        await self.migrator.run(verb="copy", **task)
+        finished = [each for step in range(chance.randrange(6)) for each in rig.take_and_end(step)]
+        if found := await rig.on_both(self.control, self.end, finished):
+            return found
+        for side in (self.control, self.end):
+            rig.lose_workers(side)
+        await rig.with_kills(self.migrator, chance, verb="rollback", **task)
+        back = rig.of_queues(self.end.store.dump(), QUEUES)
+        found = differences(
+            of_unfinished(self.control.store.dump(), before),
+            rig.comparable({name: key for name, key in back.items() if not _counts(name)}),
+            names=("control", "rolled back"),
+        )
+        if found or self.end is not self.moved:
+            return found  # in a cluster, nobody can work in queues without a tag
+        for side in (self.control, self.moved):
+            for name in QUEUES:
+                side.store.ask("DEL", side.store.key(name, "limiter"))
+        return await rig.drain_both(self.control, self.moved, SAME, steps=20)
+
+
+def _counts(name: str) -> bool:
+    """Whether a key counts what happened: that stays where it happened."""
+    return name.split(":", 2)[2].partition(":")[0] in ("limiter", "metrics")
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 async def test_migrate_whole_back_and_forth(
-    product: str, servers: Servers, oracle: NodeOracle, migrator: Migrator, rng: random.Random
+    kind: str, product: str, servers: Servers, oracle: NodeOracle, migrator: Migrator, rng: random.Random
 ) -> None:
     single = emptied(servers.get(f"{product}-standalone"))
     control = await NodeSide.open(oracle, single, prefix=rig.CONTROL)
-    moved = await NodeSide.open(oracle, single)
+    end = moved = await NodeSide.open(oracle, single)
+    url = single.url
+    if kind == "cluster":
+        many = emptied(servers.get(f"{product}-cluster"))
+        end, url = await NodeSide.open(oracle, many), many.url
+    journey = Journey(control, moved, end, url, migrator)
     try:
-        for _ in range(max(1, int(6 * SCALE))):
+        for _ in range(max(1, int(EXAMPLES[kind] * SCALE))):
             seed = rng.randrange(2**32)
             operations = random_sequence(random.Random(seed), least=20, most=50)
 
             async def fails(some: Sequence[Operation], seed: int = seed) -> list[str]:
-                return await differ(control, moved, migrator, single.url, some, seed)
+                return await journey.differ(some, seed)
 
             if found := await fails(operations):
                 small = await shortest(operations, fails)
                 pytest.fail("\n".join([f"seed {seed}:", *map(repr, small), *(await fails(small) or found)]))
     finally:
-        await control.close()
-        await moved.close()
+        for side in {control, moved, end}:
+            await side.close()
 
 
 async def test_nothing_is_copied_while_a_rollback_is_under_way(stage: Stage) -> None:

@@ -183,7 +183,7 @@ class Copier:
                 move, ident = self.moves.owner(key)
             except LinkedOutside:
                 continue  # the job itself says so
-            at, parent = list(self.moves).index(move), ident.decode()
+            at, parent = self.moves.index(move), ident.decode()
             if (await self._new[at].entries([parent]))[0] is not None:
                 continue
             score = await self._old[at].redis.command("ZSCORE", move.source.waiting_children, parent)

@@ -26,7 +26,7 @@ class Move:
         return f"{self.source.name} → {self.destination.name}"
 
 
-class Moves(Sequence[Move]):
+class Moves:
     """Queues that move together: what links them is renamed with them."""
 
     def __init__(self, moves: Iterable[Move], *, other_server: bool = False) -> None:
@@ -46,14 +46,15 @@ class Moves(Sequence[Move]):
             seen[move.destination.base] = move
         self._by_base = {move.source.base.encode(): move for move in self._moves}
 
-    def __getitem__(self, place: int) -> Move:  # type: ignore[override]
-        return self._moves[place]
-
     def __len__(self) -> int:
         return len(self._moves)
 
     def __iter__(self) -> Iterator[Move]:
         return iter(self._moves)
+
+    def index(self, move: Move) -> int:
+        """The place of a move among them."""
+        return self._moves.index(move)
 
     def renamed(self, key: bytes) -> bytes:
         """The key of a job in its new queue."""
