@@ -97,6 +97,14 @@ async def joins(redis: Connection, rounds: int, seconds: float) -> dict[str, Rea
     return found
 
 
+RECORD = '{"token": "evt.0.m1.ZkYAAAAAAAAAAAAAAAAAAA", "user": "", "joined": 1700000000, "state": "waiting"}'
+
+
+def record(number: int) -> Key:
+    """What the baseline knows of somebody who waits."""
+    return Key(f"baseline:{{polls}}:record:{number}")
+
+
 class Crowd:
     """So many who wait, in a room and, as the baseline has them, in a sorted set."""
 
@@ -117,6 +125,7 @@ class Crowd:
                 ticket = await self.room.join()
                 self.tokens.append(str(ticket.token))
                 await self._redis.command("ZADD", self.line, number, f"t{number}", repeatable=True)
+                await self._redis.command("SET", record(number), RECORD, repeatable=True)
 
         await asyncio.gather(*(come() for _ in range(AT_ONCE)))
         await self.room.tick()
@@ -126,11 +135,12 @@ class Crowd:
         return await self.room.status(self.tokens[number * 7_919 % len(self.tokens)])
 
     async def rank(self, number: int) -> object:
-        """The same by a rank in the sorted set, with a sign of life beside it."""
-        name = f"t{number * 7_919 % len(self.tokens)}"
-        beat = Key(f"baseline:{{polls}}:{name}")
+        """The same by a rank in the sorted set: read the record, renew the sign of life, ask for the rank."""
+        who = number * 7_919 % len(self.tokens)
+        beat = Key(f"baseline:{{polls}}:beat:{who}")
+        await self._redis.command("GET", record(who))
         await self._redis.command("SET", beat, "alive", "EX", 300, repeatable=True)
-        return await self._redis.command("ZRANK", self.line, name)
+        return await self._redis.command("ZRANK", self.line, f"t{who}")
 
 
 async def polls(
