@@ -1,4 +1,7 @@
-"""Worker processes of a test's own (see :mod:`tests.queue.victim`), and ways to hurt them."""
+"""Worker processes of a test's own (see :mod:`tests.queue.victim`), and ways to hurt them.
+
+Their settings are a struct with at least the fields ``name`` and ``seed``.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,9 @@ import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import deque
 from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import msgspec
-
-from tests.queue.victim import Settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +23,9 @@ ROOT = Path(__file__).parents[2]
 class Victim:
     """A worker process, and ways to hurt it."""
 
-    def __init__(self, settings: Settings) -> None:
+    program: ClassVar[str] = "tests.queue.victim"
+
+    def __init__(self, settings: Any) -> None:
         self.settings = settings
         self.said: deque[str] = deque(maxlen=1000)
         self._news = asyncio.Condition()
@@ -32,7 +35,7 @@ class Victim:
     async def start(self) -> Victim:
         """Start it; returns when it works."""
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.queue.victim", msgspec.json.encode(self.settings).decode()),
+            *(sys.executable, "-m", self.program, msgspec.json.encode(self.settings).decode()),
             cwd=ROOT,
             stdin=PIPE,
             stdout=PIPE,
@@ -94,7 +97,9 @@ class Victim:
 class Crew:
     """So many victims at all times: who dies is replaced."""
 
-    def __init__(self, settings: Settings, size: int, rng: random.Random) -> None:
+    victim: ClassVar[type[Victim]] = Victim
+
+    def __init__(self, settings: Any, size: int, rng: random.Random) -> None:
         self._settings = settings
         self._size = size
         self._rng = rng
@@ -116,7 +121,7 @@ class Crew:
     async def hire(self) -> None:
         self._hired += 1
         seed, name = self._rng.randrange(2**32), f"{self._settings.name}-{self._hired}"
-        member = Victim(msgspec.structs.replace(self._settings, name=name, seed=seed))
+        member = self.victim(msgspec.structs.replace(self._settings, name=name, seed=seed))
         self.members.append(member)
         await member.start()
 

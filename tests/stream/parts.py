@@ -20,13 +20,19 @@ FAST = StreamOptions(backoff=Backoff(first=0.01, jitter=0), claim_idle=0.4, bloc
 Run = Callable[[StreamJob], Awaitable[Any]]
 
 
-def make_queue(redis: Connection, options: StreamOptions = FAST, name: str = NAME) -> StreamQueue:
-    """A queue for any JSON."""
-    return StreamQueue(name, redis, schema=None, options=options)
+async def make_queue(
+    redis: Connection, options: StreamOptions | None = FAST, name: str = NAME
+) -> StreamQueue:
+    """A queue for any JSON, opened: workers that come have its options."""
+    queue = StreamQueue(name, redis, schema=None, options=options)
+    await queue.open()
+    return queue
 
 
 @asynccontextmanager
-async def working(redis: Connection, run: Run, name: str = NAME, **options: Any) -> AsyncIterator[StreamWorker]:
+async def working(
+    redis: Connection, run: Run, name: str = NAME, **options: Any
+) -> AsyncIterator[StreamWorker]:
     """A worker with one handler for all jobs."""
     worker = StreamWorker(name, redis, **{"concurrency": 10, **options})
     worker.handler()(run)

@@ -72,7 +72,7 @@ async def test_a_step_is_what_a_queue_carries_by_default(redis: Connection) -> N
 
 
 async def test_bad_input_names_the_field_and_changes_nothing(redis: Connection) -> None:
-    queue = make_queue(redis, msgspec.structs.replace(FAST, largest=100))
+    queue = await make_queue(redis, msgspec.structs.replace(FAST, largest=100))
     for wrong, field in (
         ({"key": ""}, "key"),
         ({"key": "k" * 257}, "key"),
@@ -89,14 +89,20 @@ async def test_bad_input_names_the_field_and_changes_nothing(redis: Connection) 
         ({"unique_for": 0}, "unique_for"),
     ):
         with pytest.raises(InvalidValue, match=f"^{field} "):
-            await queue.add({}, **wrong)  # type: ignore[arg-type]
+            await queue.add({}, **wrong)
     with pytest.raises(InvalidValue, match="^data "):
         await queue.add(object())
     with pytest.raises(InvalidValue, match="^data "):
         await queue.add("x" * 100)
-    for options in ({"levels": 0}, {"weights": (1,)}, {"backlog": 0}, {"dead_head": "x"}, {"partitions": 101}):
+    for options in (
+        {"levels": 0},
+        {"weights": (1,)},
+        {"backlog": 0},
+        {"dead_head": "x"},
+        {"partitions": 101},
+    ):
         with pytest.raises(InvalidValue, match=f"^{next(iter(options))} "):
-            StreamOptions(**options)  # type: ignore[arg-type]
+            StreamOptions(**options)
     for name in ("", "{x}", "a:7", "a b"):
         with pytest.raises(InvalidValue, match="stream name"):
             StreamQueue(name, redis)
@@ -108,18 +114,18 @@ async def test_bad_input_names_the_field_and_changes_nothing(redis: Connection) 
 
 
 async def test_options_are_kept_in_redis_and_shared(redis: Connection) -> None:
-    await make_queue(redis, StreamOptions(backlog=7, levels=2)).open()
-    assert (await make_queue(redis, None).options()).backlog == 7  # type: ignore[arg-type]
-    await make_queue(redis, StreamOptions(backlog=8, levels=3)).open()
+    await make_queue(redis, StreamOptions(backlog=7, levels=2))
+    assert (await (await make_queue(redis, None)).options()).backlog == 7
+    await make_queue(redis, StreamOptions(backlog=8, levels=3))
     assert (await StreamQueue(NAME, redis).options()).backlog == 8
     with pytest.raises(InvalidValue, match="partitions"):
-        await make_queue(redis, StreamOptions(partitions=2)).open()
+        await make_queue(redis, StreamOptions(partitions=2))
     with pytest.raises(InvalidValue, match="levels"):
-        await make_queue(redis, StreamOptions(levels=1)).open()
+        await make_queue(redis, StreamOptions(levels=1))
 
 
 async def test_a_full_backlog_refuses_and_adds_nothing(redis: Connection) -> None:
-    queue = make_queue(redis, StreamOptions(backlog=3))
+    queue = await make_queue(redis, StreamOptions(backlog=3))
     await queue.add_bulk([AddJob(data=1), AddJob(data=2, key="k")])
     with pytest.raises(BacklogFull, match="2 jobs of at most 3"):
         await queue.add_bulk([AddJob(data=3), AddJob(data=4)])
@@ -133,14 +139,14 @@ async def test_a_full_backlog_refuses_and_adds_nothing(redis: Connection) -> Non
     assert (await total(queue)).backlog_bytes == 0
     await queue.add(5)
 
-    small = make_queue(redis, StreamOptions(backlog_bytes=10), name="small")
+    small = await make_queue(redis, StreamOptions(backlog_bytes=10), name="small")
     await small.add("12345678")
     with pytest.raises(BacklogFull, match="10 bytes of at most 10"):
         await small.add(1)
 
 
 async def test_a_large_bulk_is_added_in_steps_or_refused_whole(redis: Connection) -> None:
-    queue = make_queue(redis, StreamOptions(backlog=1500))
+    queue = await make_queue(redis, StreamOptions(backlog=1500))
     with pytest.raises(BacklogFull):
         await queue.add_bulk([AddJob(data=n) for n in range(1501)])
     assert (await total(queue)).backlog == 0
@@ -148,7 +154,7 @@ async def test_a_large_bulk_is_added_in_steps_or_refused_whole(redis: Connection
     assert len({job.id for job in added}) == 1500
     assert (await total(queue)).backlog == 1500
 
-    split = make_queue(redis, StreamOptions(backlog=10, partitions=2), name="split")
+    split = await make_queue(redis, StreamOptions(backlog=10, partitions=2), name="split")
     here, there = (next(key for key in "abcdefgh" if partition_of(key, 2) == number) for number in (0, 1))
     with pytest.raises(BulkFailed) as failed:
         await split.add_bulk([AddJob(data=n, key=here if n < 11 else there) for n in range(16)])
@@ -159,7 +165,7 @@ async def test_a_large_bulk_is_added_in_steps_or_refused_whole(redis: Connection
 
 
 async def test_a_unique_name_gives_the_same_job(redis: Connection) -> None:
-    queue = make_queue(redis)
+    queue = await make_queue(redis)
     first = await queue.add(1, unique="order-17")
     names = ("order-17", "x", "x")
     again = await queue.add_bulk([AddJob(data=2, unique=name) for name in names])
@@ -177,7 +183,7 @@ async def test_a_unique_name_gives_the_same_job(redis: Connection) -> None:
 
 
 async def test_results_are_kept_for_those_who_want_them(redis: Connection) -> None:
-    queue = make_queue(redis)
+    queue = await make_queue(redis)
 
     async def run(job: StreamJob) -> Any:
         if job.data == "bad":
@@ -205,7 +211,7 @@ async def test_results_are_kept_for_those_who_want_them(redis: Connection) -> No
 
 @pytest.mark.parametrize("key", ["", "k"])
 async def test_every_state_of_a_job_can_be_seen(redis: Connection, key: str) -> None:
-    queue = make_queue(redis)
+    queue = await make_queue(redis)
     gate = Gate()
     more: dict[str, Any] = {"key": key} if key else {}
     delayed = await queue.add("delayed", delay=60, **more)
@@ -231,8 +237,8 @@ async def test_every_state_of_a_job_can_be_seen(redis: Connection, key: str) -> 
 
 
 @pytest.mark.parametrize("more", [{}, {"key": "k"}, {"tenant": "t"}])
-async def test_a_waiting_job_is_cancelled_and_never_runs(redis: Connection, more: dict[str, str]) -> None:
-    queue = make_queue(redis)
+async def test_a_waiting_job_is_cancelled_and_never_runs(redis: Connection, more: dict[str, Any]) -> None:
+    queue = await make_queue(redis)
     jobs = await queue.add_bulk([AddJob(data=n, result_ttl=10, **more) for n in range(3)])
     late = await queue.add("late", delay=60, **more)
     for job in (jobs[0], jobs[1], late):
@@ -252,8 +258,10 @@ async def test_a_waiting_job_is_cancelled_and_never_runs(redis: Connection, more
 
 
 @pytest.mark.parametrize("more", [{}, {"key": "k"}])
-async def test_a_running_job_is_stopped_when_it_is_cancelled(redis: Connection, more: dict[str, str]) -> None:
-    queue = make_queue(redis, msgspec.structs.replace(FAST, claim_idle=60))  # the next renewal is 5 s away
+async def test_a_running_job_is_stopped_when_it_is_cancelled(redis: Connection, more: dict[str, Any]) -> None:
+    queue = await make_queue(
+        redis, msgspec.structs.replace(FAST, claim_idle=60)
+    )  # the next renewal is 5 s away
     gate = Gate()
     async with working(redis, gate.run):
         job = await queue.add("endless", result_ttl=10, **more)
@@ -268,7 +276,7 @@ async def test_a_running_job_is_stopped_when_it_is_cancelled(redis: Connection, 
 
 
 async def test_a_paused_queue_gives_nothing_out(redis: Connection) -> None:
-    queue = make_queue(redis)
+    queue = await make_queue(redis)
     gate = Gate()
     gate.opened.set()
     async with working(redis, gate.run):
@@ -292,7 +300,7 @@ async def test_data_says_what_else_is_known_of_a_job(redis: Connection) -> None:
 
 
 async def test_partitions_share_the_jobs_and_keep_keys_together(redis: Connection) -> None:
-    queue = make_queue(redis, msgspec.structs.replace(FAST, partitions=4))
+    queue = await make_queue(redis, msgspec.structs.replace(FAST, partitions=4))
     order: dict[str, list[int]] = {}
 
     async def run(job: StreamJob) -> Any:
@@ -315,7 +323,7 @@ async def test_partitions_share_the_jobs_and_keep_keys_together(redis: Connectio
 
 
 async def test_a_flushed_server_is_no_end(redis: Connection) -> None:
-    queue = make_queue(redis)
+    queue = await make_queue(redis)
     async with working(redis, echo):
         assert await (await queue.add(1, result_ttl=10)).result(10) == 1
         await redis.each_primary("FLUSHALL")

@@ -66,6 +66,8 @@ class Partitions:
             for number in numbers
         )
         opened = Opened(options, route, stores)
+        if kept and self._options is None and self._route is None:
+            return opened  # whoever only looks writes nothing
         # The home last: where it is written, all partitions are.
         for store in stores:
             await self._write(store, opened)
@@ -73,6 +75,14 @@ class Partitions:
             home = PartitionStore(self._redis, self.home, self._configure)
             await home.configure(_fields(opened))
         return opened
+
+    async def read(self) -> StreamOptions:
+        """The options that the queue has by now; those that are fixed are as they were."""
+        assert self._opened is not None
+        kept = await self._redis.command("HGET", self.home.meta, "options")
+        if kept is not None:
+            self._opened = self._opened._replace(options=options_of(kept))
+        return self._opened.options
 
     async def _configure(self, store: PartitionStore) -> None:
         """Write the options again where they are gone: the server was flushed."""

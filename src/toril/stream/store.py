@@ -206,9 +206,11 @@ class PartitionStore:
         codes: list[int] = await self._run(RENEW, consumer, alive_for, *args, repeatable=True)
         return codes
 
-    async def reclaim(self, consumer: str, idle: int, wanted: int, cursors: Sequence[bytes]) -> Reclaimed:
-        """Take over what others have let go."""
-        rows, after, lost = await self._run(RECLAIM, consumer, idle, wanted, *cursors)
+    async def reclaim(
+        self, consumer: str, idle: int, wanted: int, suspects: int, cursors: Sequence[bytes]
+    ) -> Reclaimed:
+        """Take over what others have let go; at most so many that two workers were lost with."""
+        rows, after, lost = await self._run(RECLAIM, consumer, idle, wanted, suspects, *cursors)
         return Reclaimed([Taken(*row) for row in rows], after, lost)
 
     async def own(self, consumer: str, most: int, known: Sequence[Taken]) -> list[Taken]:

@@ -1,10 +1,23 @@
 -- Entries that have changed hands, or lost their answer: what they are, and whether they may be run again.
 
+-- A job that was delivered so often is a suspect: two workers were lost with it. Suspects run one at a time, so
+-- that one that kills its worker does not take the others' deliveries with it.
+local SUSPECT = 3
+local suspects_wanted = math.huge
+
 -- An entry that a consumer has now, appended to `rows`; a job that has crashed too often dies instead.
 local function receive(level, entry, fields, consumer, rows)
   local stream = stream_of(level)
   local row = call('XPENDING', stream, q.group, entry, entry, 1, consumer)[1]
   local delivery = row and row[4] or 1
+  if delivery >= SUSPECT and delivery <= tonumber(q.max_deliveries) then
+    if suspects_wanted < 1 then
+      -- Back to nobody, who is never heard of: somebody takes it over when it has no other suspect.
+      call('XCLAIM', stream, q.group, 'nobody', 0, entry, 'IDLE', 0, 'RETRYCOUNT', delivery - 1, 'JUSTID')
+      return
+    end
+    suspects_wanted = suspects_wanted - 1
+  end
   local id = ''
   if fields[1] == 'h' then
     id = call('HGET', p .. 'bound', level .. ':' .. entry) or ''

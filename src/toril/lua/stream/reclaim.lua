@@ -3,7 +3,8 @@
 -- idle for too long. Consumers that are gone and have nothing are forgotten.
 -- keyspace: stream
 -- keys: base meta
--- args: consumer, ms of idleness, how many jobs it wants; then for each level where to go on looking
+-- args: consumer, ms of idleness, how many jobs it wants, how many suspects among them at most; then for each
+--       level where to go on looking
 -- result: {the jobs as {level, entry, delivery, id, fields}, for each level where to go on, entries that are
 --         lost: deleted before they were done}
 -- include: stream/_stream
@@ -15,6 +16,7 @@ if not configured() then
 end
 local consumer, idle, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local rows, cursors, missing = {}, {}, {}
+suspects_wanted = tonumber(ARGV[4])
 
 -- What a consumer has that is no longer heard of.
 local function inherit(level, stream, from)
@@ -43,7 +45,7 @@ end
 for number = 0, q.levels - 1 do
   local level = text(number)
   local stream = stream_of(level)
-  local cursor = ARGV[4 + number] or '0-0'
+  local cursor = ARGV[5 + number] or '0-0'
   for _, row in ipairs(with_group(stream, 'XINFO', 'CONSUMERS', stream, q.group)) do
     local its = as_table(row)
     if its.name ~= consumer and call('EXISTS', p .. 'hb:' .. its.name) == 0 then

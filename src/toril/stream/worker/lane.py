@@ -32,6 +32,8 @@ FIRST_STEP = 10
 """Jobs asked for when it is not known that many wait: room that stays empty costs time, too."""
 LONGEST_BEAT = 5.0
 """Seconds between two signs of life, at most."""
+SUSPECT = 3
+"""The delivery from which on a job may be what its workers were lost for: of these, one runs at a time."""
 REFUSED_PAUSE = 1.0
 """Seconds until a server that has refused a call is asked again."""
 _NO_WRITES_NOW = frozenset({"MISCONF", "OOM", "BUSY", "NOPERM", "NOAUTH"})
@@ -71,6 +73,9 @@ class Crew(Protocol):
 
     def freed(self) -> None:
         """There is room again."""
+
+    async def refresh(self) -> None:
+        """Read the queue's options again: somebody may have changed them."""
 
     def emit(self, event: str, *args: Any) -> None:
         """Tell those who listen."""
@@ -356,6 +361,8 @@ class Lane:
         while True:
             try:
                 await self._reclaim()
+                await self._worker.refresh()
+                self._beat = min(self._worker.options.claim_idle / 4, LONGEST_BEAT)
                 if await self.store.may_look_after(round(1000 * self._beat)):
                     _, lost = await self.store.upkeep()
                     if lost:
@@ -370,7 +377,10 @@ class Lane:
             self.asked += wanted
             try:
                 async with self._in_flight():
-                    found = await self.store.reclaim(self._worker.consumer, idle, wanted, self._cursors)
+                    suspects = int(all(job.delivery < SUSPECT for job in self.held.values()))
+                    found = await self.store.reclaim(
+                        self._worker.consumer, idle, wanted, suspects, self._cursors
+                    )
             except OutcomeUnknown as problem:
                 self._worker.report(problem)
                 await self._recover()

@@ -143,7 +143,8 @@ class StreamWorker(Handlers):
         else:
             self._redis = await connect(self._redis_or_url, client_name=client)
         try:
-            opened = await Partitions(self.name, self._redis, self._given, None).open()
+            self._partitions = Partitions(self.name, self._redis, self._given, None)
+            opened = await self._partitions.open()
             self._desks = Desks(self.concurrency, self._next_job)
             self.options = opened.options
             self._lanes = [Lane(self, store, self.concurrency + self.prefetch) for store in opened.stores]
@@ -224,7 +225,7 @@ class StreamWorker(Handlers):
     # ------------------------------------------------------------------ what the lanes ask for
 
     def room_for(self, lane: Lane, leaving: int = 0) -> int:
-        """How many more jobs a lane may have, when so many leave it: its share, where others have jobs too."""
+        """How many more jobs a lane may have, when so many leave it: its share, if others have some."""
         if self._closing or self._paused:
             return 0
         capacity = self.concurrency + self.prefetch
@@ -240,6 +241,10 @@ class StreamWorker(Handlers):
             for lane in self._lanes:
                 if not lane.drained:
                     lane.wake.set()
+
+    async def refresh(self) -> None:
+        """Work by the options that the queue has by now."""
+        self.options = await self._partitions.read()
 
     def begin(self, lane: Lane, job: Taken) -> None:
         """Work on a job, or keep it for when there is somebody to."""
