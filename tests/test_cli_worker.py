@@ -36,8 +36,8 @@ async def slow(job):
 
 
 @contextmanager
-def running(tmp_path: Path, url: str, *args: str) -> Iterator[subprocess.Popen[str]]:
-    (tmp_path / "shop.py").write_text(APP)
+def running(tmp_path: Path, url: str, *args: str, app: str = APP) -> Iterator[subprocess.Popen[str]]:
+    (tmp_path / "shop.py").write_text(app)
     process = subprocess.Popen(
         [sys.executable, "-m", "toril.cli", "worker", "shop:workers", "--url", url, *args],
         cwd=tmp_path,

@@ -53,6 +53,7 @@ async def trim(at: Target) -> None:
     if at.json:
         as_json({"queue": at.name, "trimmed": trimmed, "lost": lost})
         return
-    say(Text(f"{so_many(trimmed, 'entry').replace('entrys', 'entries')} trimmed."))
+    say(Text(f"{trimmed:,} {'entry' if trimmed == 1 else 'entries'} trimmed."))
     if lost:
-        complain(f"{so_many(lost)} of {at.name!r} were deleted by somebody before they were done")
+        were, they_were = ("was", "it was") if lost == 1 else ("were", "they were")
+        complain(f"{so_many(lost)} of {at.name!r} {were} deleted by somebody before {they_were} done")
