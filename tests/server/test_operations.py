@@ -19,11 +19,13 @@ from starlette.routing import Route
 from tests.conftest import Servers, emptied
 from tests.server.parts import PROTOBUF, Served, serving, span
 from tests.waiting import until
+from toril import connect
 from toril.events import CommandHandler, Count, DeclaredProjection, EventHandler, NewEvent
 from toril.pipelines.spans import otlp
 from toril.runtime import EventSourcing, Retry
 from toril.server import operations
 from toril.server.routes import Endpoint, RouteGroup, answer
+from toril.stream import AddJob, StreamOptions, StreamQueue
 
 
 class Place(CommandHandler[dict[str, Any]]):
@@ -119,6 +121,33 @@ async def test_metrics_show_how_everything_stands(servers: Servers, where: str) 
         assert "tenant-unseen" not in text
         assert "acme" not in text
         assert span().trace_id not in text
+
+
+async def test_metrics_of_stream_queues(servers: Servers) -> None:
+    url = emptied(servers.get("valkey-cluster")).url
+    async with connect(url) as redis:
+        options = StreamOptions(partitions=2, weights=(6, 3, 1))
+        steps = StreamQueue("fd:step_queue", redis, schema=None, options=options)
+        await steps.add_bulk([AddJob(data=n, priority=n % 2, tenant="acme") for n in range(10)])
+        gone = StreamQueue("gone", redis, schema=None)
+        await gone.add(1)
+        async with serving(url) as served:
+            found = await samples(served)
+            queue = ("queue", "fd:step_queue")
+            assert found["toril_stream_ready"][("level", "0"), queue] == 5
+            assert found["toril_stream_ready"][("level", "1"), queue] == 5
+            assert found["toril_stream_added_total"][queue,] == 10
+            assert found["toril_stream_drain_seconds"][queue,] == float("inf")
+            parts = found["toril_stream_partition_backlog"]
+            assert sum(parts[("partition", part), queue] for part in ("00", "01")) == 10
+            assert "acme" not in (await served.http.get("/metrics")).text
+            await redis.command("UNLINK", gone.home.meta)
+
+            async def forgotten() -> bool:
+                return (("queue", "gone"),) not in (await samples(served))["toril_stream_backlog"]
+
+            await until(forgotten)
+        assert not await redis.command("EXISTS", gone.home.meta)  # looking has not made it again
 
 
 async def test_temporary_readers_share_one_label(servers: Servers) -> None:

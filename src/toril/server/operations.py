@@ -23,6 +23,7 @@ from toril.server.refusals import json_response
 from toril.server.remembered import Remembered
 from toril.server.routes import Endpoint, MoreMetrics, RouteGroup, answer, ref
 from toril.server.standing import Families, look
+from toril.server.streams import StreamWatch
 
 logger = logging.getLogger("toril.server")
 
@@ -60,6 +61,7 @@ class Operations:
         self._sourcings = sourcings
         self._more = more
         self._checks = {**redis_checks(sourcings), **checks}
+        self._streams = StreamWatch()
         self._text = Remembered(self._collect, fresh)
         self._ready = Remembered(self._ask_all, READY_FRESH)
 
@@ -86,6 +88,7 @@ class Operations:
             await asyncio.gather(ticking, return_exceptions=True)
             await self._text.close()
             await self._ready.close()
+            await self._streams.close()
 
     # ------------------------------------------------------------------ metrics
 
@@ -99,6 +102,8 @@ class Operations:
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 found = await look(self._sourcings)
+                connections = [each.redis for each in self._sourcings if each.redis is not None]
+                await self._streams.look(connections, found)
                 for ask in self._more:
                     further += await ask()
         except Exception as problem:  # noqa: BLE001 - what this process knows of itself is told all the same
