@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 
+from tests.migrate import rig
+from tests.migrate.migrator import Migrator
 from tests.migrate.stage import NEW, OLD, Stage
 from tests.waiting import until
 from toril.keyspace import OLD_TRACKER, QueueKeys
@@ -58,6 +61,23 @@ async def test_migrate_whole_while_old_producers_go_on(stage: Stage) -> None:
     done = await stage.work_off()
     assert done[: len(added)] == added
     assert len(done) == len(added) + 2  # the child, and then its parent
+    assert (await stage.verify()).reasons() == []
+
+
+async def test_migrate_whole_while_new_workers_run_what_arrives(
+    stage: Stage, migrator: Migrator, rng: random.Random
+) -> None:
+    added = await stage.add(count=300, removeOnComplete=True)
+    await stage.node.call(
+        "startWorker", name="w", queue=NEW, processor={"kind": "ok"}, worker={"concurrency": 1}
+    )
+    task = {"url": stage.redis.url, "names": {OLD: NEW}, "verb": "copy"}
+    await rig.with_kills(migrator, rng, **task)
+    added += await stage.add(count=50, removeOnComplete=True)
+    await rig.with_kills(migrator, rng, **task)
+    await stage.node.call("until", name="w", event="completed", count=len(added), timeout=30_000)
+    seen = await stage.node.call("stop", name="w")
+    assert [entry["job"] for entry in seen if entry["event"] == "run"] == added
     assert (await stage.verify()).reasons() == []
 
 

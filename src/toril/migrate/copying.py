@@ -70,7 +70,7 @@ class Copier:
         self._busy: list[set[str]] = [set() for _ in moves]
 
     async def copy(self) -> list[QueueReport]:
-        """Copy all there is, until a look at everything finds nothing new, or hardly anything but that."""
+        """Copy all there is, until a look at everything finds nothing new."""
         await self._begin()
         for _ in range(LOOKS):
             if not await self.look():
@@ -80,10 +80,20 @@ class Copier:
     async def follow(self, stopped: Callable[[], bool]) -> list[QueueReport]:
         """Copy, and go on copying what comes, until told to stop."""
         await self._begin()
+        seen = None
         while not stopped():
+            marks = await self._marks()
+            if marks == seen and not any(report.left for report in self.reports):
+                await asyncio.sleep(LOOK_EVERY)
+                continue
+            seen = marks
             if not await self.look():
                 await asyncio.sleep(LOOK_EVERY)
         return self.reports
+
+    async def _marks(self) -> list[tuple[int, dict[str, int]]]:
+        """What changes whenever a job is added, or changes its state."""
+        return [(await old.number(old.keys.id), await old.counts()) for old in self._old]
 
     # ------------------------------------------------------------------ the beginning
 
@@ -136,7 +146,8 @@ class Copier:
             report.problems.clear()
         counts = [sum((await old.counts()).values()) for old in self._old]
         done = [0] * len(counts)
-        for place in range(len(counts)):
+        for place, old in enumerate(self._old):
+            self._counters[place] = await old.number(old.keys.priority_counter)
             await self._copy_schedulers(place)
         for state in STATES:
             for place, old in enumerate(self._old):
@@ -144,7 +155,8 @@ class Copier:
                     await self._copy_new(place, places)
                     done[place] += len(places)
                     self._told(self.reports[place].source, done[place], max(counts[place], done[place]))
-        await self._copy_dedup_windows()
+        if self._looks == 1:  # later ones come with their jobs
+            await self._copy_dedup_windows()
         return sum(report.total + report.renumbered for report in self.reports) - before
 
     async def _copy_new(self, place: int, places: list[Place]) -> None:

@@ -170,10 +170,13 @@ class QueueReader:
 
     async def links(self, places: Sequence[Place]) -> tuple[list[bytes], list[bytes]]:
         """The queues of the jobs' parents (``prefix:name``), and keys of children, one of each queue."""
-        if self.together:
-            parents, children = await self.run(LINKS, *(place.id for place in places))
-            return parents, children
         found: tuple[list[bytes], list[bytes]] = ([], [])
+        for start in range(0, len(places) if self.together else 0, PORTION):
+            part = await self.run(LINKS, *(place.id for place in places[start : start + PORTION]))
+            for known, more in zip(found, part, strict=True):
+                known.extend(more)
+        if self.together:
+            return found
         for job in [StoredJob.read(place, await self._read_one(place.id)) for place in places]:
             if b"parentKey" in job.fields:
                 found[0].append(job.fields[b"parentKey"].rpartition(b":")[0])
