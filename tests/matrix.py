@@ -32,8 +32,8 @@ def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """The cases of tests whose turn it is not.
 
     The two diagonals of the matrix take turns: from one test to the next, and among the other parameters of
-    one test. A test that starts servers of its own (fixture ``binary``) runs with both products, unless it
-    has other parameters to take turns with.
+    one test. So do the products for a test that starts servers of its own (fixture ``binary``), where it has
+    other parameters, or carries a promise, which ``make storm`` tests with both.
     """
     if EVERY_SERVER or len(PRODUCTS) == 1:
         return []
@@ -51,7 +51,7 @@ def _left_out(name: str, cases: list[pytest.Function]) -> Iterator[pytest.Functi
     places = {case: str(case.callspec.params[chosen]) for case in cases}
     others = {case: case.callspec.id.replace(place, "", 1) for case, place in places.items()}
     turns = {other: turn for turn, other in enumerate(dict.fromkeys(others.values()), crc32(name.encode()))}
-    if chosen == "binary" and len(turns) == 1:
+    if chosen == "binary" and len(turns) == 1 and not cases[0].get_closest_marker("promise"):
         return
     for case, place in places.items():
         if place in COLOURS and (COLOURS[place] + turns[others[case]]) % 2:

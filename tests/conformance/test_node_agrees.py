@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -35,6 +34,7 @@ from tests.conformance.replies import reply_difference
 from tests.conformance.sides import compare, locate
 from tests.conformance.strategies import sequences
 from tests.conftest import SEED
+from tests.matrix import BINARIES, PRODUCTS
 from toril.testing import Server, cluster, standalone
 
 on_shared_sides = pytest.mark.asyncio(loop_scope="module")
@@ -95,8 +95,9 @@ async def test_node_agrees_on_a_cluster_of_three_masters(rng: random.Random) -> 
                     await check(node, toril, sequence(rng), f"sequence {number} below {prefix}")
 
 
-async def test_node_agrees_on_each_product(binary: Path | None, rng: random.Random) -> None:
-    with standalone(binary=binary) as server:
+@pytest.mark.parametrize("product", PRODUCTS)
+async def test_node_agrees_on_each_product(product: str, rng: random.Random) -> None:
+    with standalone(binary=BINARIES[product]) as server:
         async with open_sides(server) as (node, toril):
             for number in range(scaled(150)):
                 await check(node, toril, sequence(rng), f"sequence {number}")

@@ -36,7 +36,7 @@ from toril.queue.store import QueueStore
 from toril.testing import Cluster, Server, cluster, standalone
 
 NAME = "{events}"
-TRIES = int(5_000 * SCALE)
+TRIES = int(2_000 * SCALE)
 PATIENCE = 20.0
 """Seconds that a test waits for what must come."""
 
