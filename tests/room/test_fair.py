@@ -6,6 +6,7 @@ import asyncio
 import random
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -26,6 +27,7 @@ from toril.room import (
     check_room,
 )
 from toril.room.audit import read_audit
+from toril.room.shards import Rounds
 from toril.room.store import Scripts
 from toril.testing import Cluster, Server
 
@@ -82,7 +84,8 @@ async def test_room_fair_a_ghost_that_was_dropped_waits_anew_and_others_keep_the
     assert (await room.status(str(alive.token))).position == 2
     await clock.advance(10_000)
     await room.tick()
-    assert (await room.heartbeat(str(ghost.token))).state == "waiting"  # just in time: it keeps its place
+    # Just in time: it keeps its place, and could be let in.
+    assert (await room.heartbeat(str(ghost.token))).state == "waiting"
     assert (await room.status(str(alive.token))).position == 2
     await clock.advance(10_001)
     await room.heartbeat(str(alive.token))
@@ -252,6 +255,31 @@ async def test_room_fair_several_let_people_in_and_clocks_are_wrong(
         assert min(cuts) >= latest
         latest = max(cuts)
     found = await check_room(rooms[0])
+    assert found.ok, found.violations
+
+
+async def test_room_fair_a_shard_that_gets_less_done_is_not_overtaken(
+    redis: Connection, clocked: Scripts
+) -> None:
+    """However little a shard can do in one call, the others wait for it before they go on to the next cut."""
+    room, clock = Room(redis, "slow", scripts=clocked), Clock(redis, "slow", 3)
+    await clock.advance()
+    await room.create(Settings(main=LaneSettings(rate=0), shards=3))
+    rounds = Rounds(room._hall, await room.shards(), steps=3)
+    arrived = {}
+    for cut, size in enumerate((40, 20, 2, 3, 1, 30)):
+        for i in range(size):
+            ticket = await room.join(user=f"{cut}.{i}")
+            arrived[ticket.token.shard, ticket.token.ticket] = cut
+        await rounds.once()
+    await room.configure(main=LaneSettings(rate=1000))
+    await clock.advance(1000)
+    while (await room.stats()).lanes["main"].waiting:
+        await rounds.once()
+    order = sorted((number, arrived[shard, ticket]) for number, shard, ticket in await let_in(room))
+    assert len(order) == 96
+    assert all(before <= after for (_, before), (_, after) in pairwise(order))
+    found = await check_room(room)
     assert found.ok, found.violations
 
 

@@ -82,6 +82,16 @@ async def test_room_fair_the_whole_way_of_one_person(room: Room) -> None:
     assert (await check_room(room)).ok
 
 
+async def test_room_fair_who_was_heard_of_in_time_is_let_in(room: Room) -> None:
+    clock = Clock(room.redis, room.name)
+    await room.create(Settings(main=LaneSettings(rate=1, burst=1), patience=timedelta(seconds=10)))
+    tickets = [await room.join(), await room.join()]
+    await room.tick()
+    await clock.advance(10_000)  # to the millisecond
+    assert (await room.tick()).admitted == 1
+    assert (await room.status(str(tickets[1].token))).ready
+
+
 async def test_who_asks_again_has_the_same_ticket(room: Room) -> None:
     await room.create(Settings(main=FAST))
     first = await room.join(user="ana", key="k")
