@@ -22,9 +22,12 @@ FEW = 2
 
 
 class Desks:
-    """So many desks, for work that is waiting somewhere: ``next_job`` starts it, or has none."""
+    """So many desks, for work that is waiting somewhere.
 
-    def __init__(self, count: int, next_job: Callable[[], Awaitable[None] | None]) -> None:
+    ``next_job`` begins with the next piece of it in the task of a desk, or has none.
+    """
+
+    def __init__(self, count: int, next_job: Callable[[asyncio.Task[None]], Awaitable[None] | None]) -> None:
         self._count = count
         self._next_job = next_job
         self._clean: Context = copy_context()
@@ -55,31 +58,28 @@ class Desks:
         task.add_done_callback(self._tasks.discard)
 
     async def _sit(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         while True:
             self._called -= 1
-            job = self._next_job()
+            job = self._next_job(task)
             # Whoever has had a turn and finds work left was called by a desk that got stuck: call more.
             self._few = FEW if job is None else min(2 * self._few, self._count)
             until = time.monotonic() + LONGEST_TURN
             while job is not None:
                 await job
                 if copy_context() != self._clean:
-                    self._leave()
+                    self._tasks.discard(task)
+                    self._set_up()
+                    self._called += 1
                     return
                 if time.monotonic() > until:
                     await asyncio.sleep(0)
                     until = time.monotonic() + LONGEST_TURN
-                job = self._next_job()
+                job = self._next_job(task)
             call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._free.append(call)
             await call
-
-    def _leave(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.discard(task)
-        self._set_up()
-        self._called += 1
 
     async def close(self) -> None:
         """Clear all desks."""

@@ -109,8 +109,7 @@ class StreamWorker(Handlers):
         """Jobs that nobody works on yet."""
         self._desks: Desks | None = None
         self._quiet = asyncio.Event()
-        """Whether no job is under way."""
-        self._quiet.set()
+        """Set when the worker closes, and no job is under way any more."""
         self._paused = False
         self._closing = False
         self._over = asyncio.Event()
@@ -286,25 +285,24 @@ class StreamWorker(Handlers):
 
     # ------------------------------------------------------------------ jobs
 
-    def _next_job(self) -> Awaitable[None] | None:
+    def _next_job(self, task: asyncio.Task[None]) -> Awaitable[None] | None:
         """Begin with the next job that waits."""
         if not self._waiting:
             return None
         lane, taken = self._waiting.popleft()
         if self._waiting and self._desks is not None:
             self._desks.call(len(self._waiting))
-        return self._work_on(lane, StreamJob(lane.store, taken), (id(lane), taken.lease))
+        return self._work_on(_Running(lane, StreamJob(lane.store, taken), task))
 
-    async def _work_on(self, lane: Lane, job: StreamJob, place: tuple[int, Lease]) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        running = self._running[place] = _Running(lane, job, task)
-        self._quiet.clear()
-        if self._listeners:
+    async def _work_on(self, running: _Running) -> None:
+        lane, job, task = running.lane, running.job, running.task
+        place = (id(lane), job.taken.lease)
+        self._running[place] = running
+        if "active" in self._listeners:
             self.emit("active", job)
         try:
             value = await self._run_handler(job)
-            ttl = job.brought.result_ttl
+            ttl = job.brought.result_ttl if job.taken.options else 0
             result = Outcome("completed", value).text() if ttl else b""
             lane.end(Ended(job.taken, done(job.taken, ttl, result, job.effects), ("completed", job, value)))
         except asyncio.CancelledError:
@@ -316,7 +314,7 @@ class StreamWorker(Handlers):
             self._end_failed(lane, job, problem)
         finally:
             del self._running[place]
-            if not self._running:
+            if self._closing and not self._running:
                 self._quiet.set()
             while task.cancelling():  # the task goes on with another job
                 task.uncancel()
@@ -331,7 +329,7 @@ class StreamWorker(Handlers):
             raise UnrecoverableError(f"no handler for jobs named {job.name!r}")
         if self._telemetry is not None:
             return self._traced(handler, job)
-        return self._runner.run(handler, job, timeout=job.brought.timeout)
+        return self._runner.run(handler, job, job.brought.timeout if job.taken.options else None)
 
     async def _traced(self, handler: Handler, job: StreamJob) -> Any:
         assert self._telemetry is not None
