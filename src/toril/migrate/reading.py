@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 from toril.connection import CommandRefused, Connection, load_script
@@ -170,18 +170,27 @@ class QueueReader:
 
     async def links(self, places: Sequence[Place]) -> tuple[list[bytes], list[bytes]]:
         """The queues of the jobs' parents (``prefix:name``), and keys of children, one of each queue."""
-        found: tuple[list[bytes], list[bytes]] = ([], [])
-        for start in range(0, len(places) if self.together else 0, PORTION):
-            part = await self.run(LINKS, *(place.id for place in places[start : start + PORTION]))
-            for known, more in zip(found, part, strict=True):
-                known.extend(more)
-        if self.together:
-            return found
-        for job in [StoredJob.read(place, await self._read_one(place.id)) for place in places]:
-            if b"parentKey" in job.fields:
-                found[0].append(job.fields[b"parentKey"].rpartition(b":")[0])
-            found[1].extend((*job.waits, *job.results[::2], *job.ignored[::2], *job.failures[::2]))
-        return found
+        parents: list[bytes] = []
+        children: list[bytes] = []
+        for start in range(0, len(places), PORTION):
+            ids = [place.id for place in places[start : start + PORTION]]
+            found = await (self.run(LINKS, *ids) if self.together else self._links_apart(ids))
+            parents += found[0]
+            children += found[1]
+        return parents, children
+
+    async def _links_apart(self, ids: Sequence[str]) -> tuple[list[bytes], list[bytes]]:
+        keys, ask = self.keys, self.redis.command
+        asked = [ask("HGET", keys.job(ident), "parentKey") for ident in ids]
+        for ident in ids:
+            asked.append(ask("SMEMBERS", keys.dependencies(ident)))
+            asked.append(ask("HKEYS", keys.processed(ident)))
+            asked.append(ask("HKEYS", keys.failed_children(ident)))
+            asked.append(ask("ZRANGE", keys.unsuccessful(ident), 0, -1))
+        # One that is not what it should be says so when it is read whole.
+        replies = await asyncio.gather(*(_or_none(each) for each in asked))
+        parents = [key.rpartition(b":")[0] for key in replies[: len(ids)] if key]
+        return parents, [key for found in replies[len(ids) :] for key in found or ()]
 
     # ------------------------------------------------------------------ beside jobs
 
@@ -191,6 +200,13 @@ class QueueReader:
         for at in range(0, len(flat), 2):
             ident = _text(flat[at])
             yield ident, flat[at + 1], await self.redis.command("HGETALL", self.keys.scheduler(ident))
+
+
+async def _or_none(asked: Awaitable[Any]) -> Any:
+    try:
+        return await asked
+    except CommandRefused:
+        return None
 
 
 def _counted(state: str) -> str:
