@@ -40,7 +40,7 @@ from toril.testing import Cluster, Server
 
 T = TypeVar("T")
 
-PATIENCE, ENTER, SESSION, GRAIN = 10_000, 5_000, 20_000, 1_000
+PATIENCE, ENTER, SESSION = 10_000, 5_000, 20_000
 UNIT = 10**9
 
 
@@ -94,7 +94,7 @@ class Model:
 
     def hear(self, one: Person, now: int) -> None:
         self.look(one, now)
-        if one.state == "waiting" and now - one.seen >= GRAIN:
+        if one.state == "waiting":
             one.seen = now
 
     def tick(self, us: int) -> int:

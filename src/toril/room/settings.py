@@ -141,7 +141,6 @@ class Settings:
             "gather": str(int(self.gather)),
             "opens": str(self.opens_ms or 0),
             "patience": str(_ms(self.patience)),
-            "grain": str(min(1000, _ms(self.patience) // 10)),
             "enter": str(_ms(self.enter_within)),
             "session": str(_ms(self.session)),
             "remember": str(_ms(self.remember)),

@@ -25,8 +25,8 @@ local function text(number)
 end
 
 local SETTINGS = {
-  'mode', 'phase', 'paused', 'patience', 'grain', 'enter', 'session', 'remember', 'most', 'seed', 'resetting',
-  'interval', 'opens', 'shards', 'version', 'round',
+  'mode', 'phase', 'paused', 'patience', 'enter', 'session', 'remember', 'most', 'seed', 'resetting', 'interval',
+  'opens', 'shards', 'version', 'round',
 }
 
 -- The settings, numbers as numbers; nil where the room was never made.
@@ -39,7 +39,7 @@ local function room_of(p)
   for i, name in ipairs(SETTINGS) do
     room[name] = tonumber(found[i]) or found[i]
   end
-  room.seed = found[10] -- all digits perhaps, and still a text
+  room.seed = found[9] -- all digits perhaps, and still a text
   return room
 end
 
@@ -117,12 +117,9 @@ local function end_in_time(p, lane, room, its, now)
   end
 end
 
--- Somebody who waits was heard of. Written down when it is older than the grain.
-local function hear(l, room, its, now)
-  local seen = call('ZSCORE', l .. 'seen', its.number)
-  if seen and now - seen >= room.grain then
-    call('ZADD', l .. 'seen', now, its.number)
-  end
+-- Somebody who waits was heard of.
+local function hear(l, its, now)
+  call('ZADD', l .. 'seen', 'XX', 'GT', now, its.number)
 end
 
 -- A ticket of whoever knows its secret, as it is now; nil where there is none.

@@ -22,6 +22,6 @@ if its.s == 'ready' then
   call('HSET', l .. number .. ':ticket', 's', its.s, 'n', its.n, 'e', its.e)
   call('ZADD', l .. 'active', its.e, number)
 elseif its.s == 'waiting' then
-  hear(l, room, its, now)
+  hear(l, its, now)
 end
 return shown(lane, its, now)

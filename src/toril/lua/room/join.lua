@@ -33,7 +33,7 @@ local function join(lane, secret, user, key, fingerprint)
       end_in_time(p, owner, room, its, now)
       if its.s == 'waiting' or its.s == 'ready' or its.s == 'inside' then
         if its.s == 'waiting' then
-          hear(p .. owner .. ':', room, its, now)
+          hear(p .. owner .. ':', its, now)
         end
         if key ~= '' then -- one more key for this ticket: the user is what leads to it after that
           call('SET', p .. 'i:' .. key, owner .. ' ' .. number .. ' ' .. fingerprint)
