@@ -20,8 +20,9 @@ from typing import Any, Literal
 from toril.connection import Connection, Durability, load_script
 from toril.connection.durability import Level
 from toril.connection.errors import CommandRefused
-from toril.errors import InvalidValue, TorilError
+from toril.errors import InvalidValue
 from toril.keyspace import SeatKeys
+from toril.room.errors import RoomError
 
 SeatState = Literal["available", "held", "sold"]
 
@@ -37,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:@+\-]{1,256}")
 _STATES: dict[bytes, SeatState] = {b"a": "available", b"h": "held", b"s": "sold"}
 
 
-class SeatsError(TorilError):
+class SeatsError(RoomError):
     """What was asked for cannot be done with these seats. Nothing was changed."""
 
 

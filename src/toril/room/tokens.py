@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from toril.errors import InvalidValue, TorilError
+from toril.errors import InvalidValue
+from toril.room.errors import RoomError
 
 if TYPE_CHECKING:
     from jwt import PyJWK
@@ -41,7 +42,7 @@ KEPT = 2
 """Keys that a file keeps when a new one is made: what the last one has signed is still good."""
 
 
-class TokenRefused(TorilError):
+class TokenRefused(RoomError):
     """An admission token that lets nobody in. ``reason`` says why, for programs."""
 
     def __init__(self, reason: Reason, message: str) -> None:
@@ -49,7 +50,7 @@ class TokenRefused(TorilError):
         self.reason: Reason = reason
 
 
-class NoTokens(TorilError):
+class NoTokens(RoomError):
     """The extra that signs tokens is not installed."""
 
 
