@@ -35,15 +35,17 @@ class StreamPeer(Peer):
 
 
 STREAQ_COUNTS = counts("streaq:{bench}:queues:normal")
-FAST, SLOW = 40_000, 4_000
-SIZES = (50, 100, 200, 500)
-"""Sizes of a batch for Toril and the bare loops: the same for all of them."""
+FAST, SLOW = 30_000, 4_000
+BATCHES = (25, 50, 100)
+"""Jobs that a bare loop reads at once."""
+CONCURRENCIES = tuple(2 * batch for batch in BATCHES)
+"""Toril has two calls under way, each with half of its concurrency: the same batches."""
+TORIL_COUNTS = counts("toril:stream:{bench}:s:0")
 
-TORIL_PEER = StreamPeer(TORIL, "toril", FAST, SIZES, (1000,), counts=counts("toril:stream:{bench}:s:0"))
 PEERS = (
-    TORIL_PEER,
-    StreamPeer(BARE, "bare", FAST, SIZES, (1000,), counts=counts("{bench}")),
-    StreamPeer(REDIS_PY, "redis_py", FAST, SIZES, (1000,), counts=counts("{bench}")),
+    StreamPeer(TORIL, "toril", FAST, CONCURRENCIES, (1000,), counts=TORIL_COUNTS),
+    StreamPeer(BARE, "bare", FAST, BATCHES, (1000,), counts=counts("{bench}")),
+    StreamPeer(REDIS_PY, "redis_py", FAST, BATCHES, (1000,), counts=counts("{bench}")),
     StreamPeer("streaq 7.2.0", "streaq", SLOW, (10, 50, 100), (100, 500), counts=STREAQ_COUNTS),
     StreamPeer("taskiq-redis 1.2.4", "taskiq", SLOW, (10, 50, 100), (20, 100), counts=counts("{bench}")),
 )
