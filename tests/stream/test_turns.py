@@ -151,7 +151,7 @@ async def test_the_inlet_takes_jobs_with_the_checks_that_all_jobs_get(redis: Con
         "tenant_id": "t",
         "agent_id": "a",
     }
-    bad = {
+    bad: dict[str, dict[str, str | bytes]] = {
         "the field data is missing": {"name": "x"},
         "data is not JSON": {"data": "{"},
         "there is no field what": {"data": "1", "what": "x"},
@@ -216,7 +216,7 @@ async def test_the_inlet_waits_while_the_backlog_is_full(redis: Connection) -> N
 
 
 async def test_lag_is_what_standard_tools_say(redis: Connection) -> None:
-    """KEDA's lagCount reads XINFO GROUPS: it is the number of jobs that are ready, whatever lane they are in."""
+    """KEDA's lagCount reads XINFO GROUPS: that is the number of jobs that are ready, keys or no keys."""
     queue = await make_queue(redis, StreamOptions(levels=1))
     jobs = await queue.add_bulk([AddJob(data=n) for n in range(5)])
     await queue.add_bulk([AddJob(data=n, key=f"k{n % 2}") for n in range(6)])
