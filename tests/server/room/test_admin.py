@@ -8,9 +8,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.room.parts import AS_ADMIN, RoomServed, code
+from tests.server.room.parts import AS_ADMIN, RoomServed, code, room_served
 from tests.server.room.test_queue import ready
+from tests.waiting import until
+from toril import connect
+from toril.room import LaneSettings, Room, Settings
 from toril.room.seat_check import check_seats
+from toril.testing import Cluster, Server
 
 
 class Operator:
@@ -179,3 +183,18 @@ async def test_metrics_say_how_rooms_stand(served: RoomServed, operator: Operato
     assert found["toril_room_wait_seconds_count", main] == 1
     assert found["toril_room_wait_seconds_bucket", (("lane", "main"), ("le", "5.0"), ("room", "evt"))] == 1
     assert not any("vip" in str(labels) for _, labels in found)
+
+
+async def test_people_are_let_in_to_rooms_that_nobody_has_asked_this_server_for(
+    server: Server | Cluster,
+) -> None:
+    async with connect(server.url) as redis:
+        room = Room(redis, "evt")
+        await room.create(Settings(main=LaneSettings(rate=100)))
+        ticket = await room.join()
+        async with room_served(server.url):
+
+            async def is_ready() -> bool:
+                return (await room.status(str(ticket.token))).ready
+
+            await until(is_ready)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from toril.connection import Connection
+from toril.errors import TorilError
 from toril.keyspace import NAME_RULES
 from toril.room import Doorkeeper, NoSuchRoom, Room, RoomExists, Settings, room_names
 from toril.server.room.options import RoomOptions
 from toril.server.room.pages import Pages, PageView
 from toril.server.room.problems import Problem
 from toril.server.room.rates import Rates
+
+logger = logging.getLogger("toril.server")
 
 IDLE = 600.0
 """Seconds after which a room that nobody asks for, and nobody is in, needs no doorkeeper here."""
@@ -48,8 +52,6 @@ class Rooms:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Let people in, while it is entered."""
-        for name in await room_names(self.redis):
-            await self._keep(name)
         tending = asyncio.create_task(self._tend())
         try:
             yield
@@ -128,6 +130,7 @@ class Rooms:
         return kept
 
     async def _tend(self) -> None:
+        await self._find()
         while True:
             await asyncio.sleep(TEND)
             for event, kept in list(self._kept.items()):
@@ -135,10 +138,22 @@ class Rooms:
                     del self._kept[event]
                     await kept.stack.aclose()
 
+    async def _find(self) -> None:
+        """The rooms there are, which may take a while; those that are asked for meanwhile need not wait."""
+        try:
+            for name in await room_names(self.redis):
+                await self._keep(name)
+        except TorilError as problem:
+            logger.warning(
+                "waiting rooms are served once they are asked for: %s", problem
+            )
+
 
 async def _is_quiet(room: Room) -> bool:
     try:
         stats = await room.stats()
     except NoSuchRoom:
         return True
+    except TorilError:  # nobody answers now; the next look will tell
+        return False
     return not any(lane.waiting or lane.active for lane in stats.lanes.values())
