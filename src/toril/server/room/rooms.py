@@ -144,9 +144,7 @@ class Rooms:
             for name in await room_names(self.redis):
                 await self._keep(name)
         except TorilError as problem:
-            logger.warning(
-                "waiting rooms are served once they are asked for: %s", problem
-            )
+            logger.warning("waiting rooms are served once they are asked for: %s", problem)
 
 
 async def _is_quiet(room: Room) -> bool:
