@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from tests.lake.spark_cluster import QUICK_START
 from toril.events import AnyEvent, FoldProjection
 from toril.lake.archive import EventsStep
 from toril.lake.lake import Lake
@@ -66,11 +67,13 @@ def main(master: str, url: str, path: str, wheel: str) -> None:
             "spark.ui.enabled": "false",
             "spark.submit.pyFiles": wheel,
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": QUICK_START,
             "spark.cores.max": "2",
             "spark.executor.cores": "1",
+            "spark.sql.warehouse.dir": f"{path}-warehouse",  # else it is a folder here
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.shuffle.partitions": "8",
+            "spark.sql.shuffle.partitions": "6",
             "spark.sql.adaptive.coalescePartitions.enabled": "false",
         },
     )

@@ -23,7 +23,7 @@ from toril.lake.runs import Runs
 from toril.lake.subjects import Code
 from toril.lake.tables import BATCH, EVENTS, WHOSE, Column, Table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SUMS = Table(
     name="sums",

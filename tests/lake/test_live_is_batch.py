@@ -26,7 +26,7 @@ from toril.pipelines.spans.recording import SPAN_RECORDED
 from toril.pipelines.spans.summary import TraceSummary
 from toril.runtime import EngineOptions, EventSourcing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TENANTS = ("acme", "globex")
 NAME = "span_ingestion/trace_summary"

@@ -27,7 +27,7 @@ from toril.runtime.generations import GenerationStanding, Loaded
 from toril.runtime.work import ProjectionWork
 from toril.testing import standalone
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 BASKETS = [(tenant, f"b{number}") for tenant in ("acme", "globex") for number in range(15)]
 SPOILT = ("acme", "spoilt")

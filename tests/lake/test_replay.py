@@ -26,7 +26,7 @@ from toril.log import Log, Retention
 from toril.log.upkeep import trim
 from toril.testing import standalone
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 NAME = "shop/basket"
 
