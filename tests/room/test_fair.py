@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from itertools import pairwise
@@ -206,6 +207,37 @@ async def test_room_fair_whatever_call_a_process_dies_at(
         stats = (await room.stats()).lanes["main"]
         assert (stats.joined, stats.waiting) == (people, 0), (at, executed)
         assert stats.admitted >= people - 1, (at, executed)  # one may have left before
+
+
+async def test_room_fair_doorkeepers_that_are_killed(server: Server | Cluster, rng: random.Random) -> None:
+    """Processes that let people in are killed, one after another, in the middle of whatever they do."""
+    people = round(60 * SCALE)
+    async with connect(server.url) as redis:
+        room = Room(redis, "killed")
+        await room.create(Settings(main=LaneSettings(rate=40, burst=5, max_active=people), shards=4))
+        await asyncio.gather(*(room.join(user=f"u{i}") for i in range(people)))
+        killed = 0
+        while (await room.stats()).lanes["main"].waiting:
+            command = (sys.executable, "-m", "tests.room.keeper", server.url, room.name)
+            keeper = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+            try:
+                assert keeper.stdout is not None
+                assert await keeper.stdout.readline() == b"here\n"
+                had = (await room.stats()).lanes["main"].admitted
+                wanted = min(people, had + rng.randrange(1, people // 2))
+                await until(lambda wanted=wanted: _admitted_at_least(room, wanted))  # type: ignore[misc]
+            finally:
+                keeper.kill()
+                await keeper.wait()
+            killed += 1
+        assert killed > 1
+        found = await check_room(room)
+        assert found.ok, found.violations
+        assert (await room.stats()).lanes["main"].admitted == people
+
+
+async def _admitted_at_least(room: Room, count: int) -> bool:
+    return (await room.stats()).lanes["main"].admitted >= count
 
 
 # ---------------------------------------------------------------------------- clocks and rooms
