@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from toril import Connection
+from toril.room import LaneSettings, Room, Settings, Snapshot
+from toril.room.store import ShardStore
 from toril.room.together import TOGETHER, UNDER_WAY, Together
 
 
@@ -68,3 +71,26 @@ async def test_nobody_is_forgotten_however_they_come_and_go() -> None:
             gone.cancel()
         async with asyncio.timeout(5):
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_many_who_ask_at_once_read_the_snapshot_once(
+    redis: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new snapshot is news to all who ask at the same time; reading it grows with how many wait."""
+    room = Room(redis, "evt")
+    await room.create(Settings(main=LaneSettings(rate=1, max_active=0)))
+    tickets = await asyncio.gather(*(room.join() for _ in range(50)))
+    read, readings = ShardStore.snapshot, 0
+
+    async def counted(store: ShardStore) -> Snapshot | None:
+        nonlocal readings
+        readings += 1
+        return await read(store)
+
+    monkeypatch.setattr(ShardStore, "snapshot", counted)
+    for _ in range(3):
+        await room.tick()
+        readings = 0
+        found = await asyncio.gather(*(room.status(str(ticket.token)) for ticket in tickets))
+        assert sorted(one.position or 0 for one in found) == list(range(1, 51))
+        assert readings <= 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from toril.room.shards import Cuts, ahead_of
 from toril.room.snapshot import Snapshot
 from toril.room.store import ShardStore
@@ -14,6 +16,7 @@ class Positions:
     def __init__(self, hall: ShardStore) -> None:
         self._hall = hall
         self._snapshots: dict[int, Snapshot] = {}
+        self._readings: dict[int, asyncio.Task[Snapshot | None]] = {}
         self._cuts: dict[Lane, Cuts] = {}
 
     async def snapshot(self, store: ShardStore, version: int) -> Snapshot | None:
@@ -22,14 +25,27 @@ class Positions:
         Whoever asks later, wherever, is answered by one that is no older: so a position never grows.
         """
         had = self._snapshots.get(store.shard)
-        if had is None or had.version < version:
-            had = await store.snapshot()
-            if had is not None:
-                self._snapshots[store.shard] = had
-                oldest = min(self._snapshots.values(), key=lambda one: one.version)
-                for lane, cuts in self._cuts.items():
-                    cuts.forget([lines[lane].head for lines in oldest.shards])
+        for _ in range(2):  # a reading that is under way may have begun before that version was there
+            if had is not None and had.version >= version:
+                break
+            reading = self._readings.get(store.shard)
+            if reading is None:
+                reading = self._readings[store.shard] = asyncio.create_task(self._read(store))
+            had = await asyncio.shield(reading)
         return had
+
+    async def _read(self, store: ShardStore) -> Snapshot | None:
+        """Once for all who ask meanwhile: of a crowd, a new version is news to everybody at the same time."""
+        try:
+            found = await store.snapshot()
+        finally:
+            del self._readings[store.shard]
+        if found is not None:
+            self._snapshots[store.shard] = found
+            oldest = min(self._snapshots.values(), key=lambda one: one.version)
+            for lane, cuts in self._cuts.items():
+                cuts.forget([lines[lane].head for lines in oldest.shards])
+        return found
 
     async def ahead(self, ticket: Ticket, snapshot: Snapshot | None) -> tuple[int | None, bool]:
         """How many are before a ticket, at most, and whether that is exact; None where nobody knows."""
