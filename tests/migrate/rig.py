@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from tests.conformance.dump import Dump, Key, differences, normalise
 from tests.conformance.operations import (
@@ -16,11 +20,13 @@ from tests.conformance.operations import (
     GetJobSchedulers,
     Held,
     Operation,
+    Random,
     Resume,
     Sweep,
 )
 from tests.conformance.replies import crashed, reply_difference
-from tests.conformance.sides import QUEUES, START, NodeSide
+from tests.conformance.sides import CHANCE, QUEUES, START, NodeSide
+from tests.conformance.strategies import shortest
 from tests.migrate.migrator import Migrator
 from toril import connect
 from toril.keyspace import foreign_key
@@ -115,7 +121,7 @@ def _forget_ghosts(side: NodeSide) -> None:
 
 async def carry_over(side: NodeSide, end: NodeSide, url: str, operations: Sequence[Operation]) -> None:
     """Bring the keys as they are to a cluster, and its clock to the same time: what a dump and a load do."""
-    await end.call("reset", now=time_of(operations), random=0.5)
+    await reset_to(end, operations)
     async with connect(url) as redis:
         for name in side.store.dump():
             payload, ttl = side.store.ask("DUMP", name), max(side.store.ask("PTTL", name), 0)
@@ -123,9 +129,11 @@ async def carry_over(side: NodeSide, end: NodeSide, url: str, operations: Sequen
     side.store.wipe()
 
 
-def time_of(operations: Sequence[Operation]) -> int:
-    """Where the clock of a sequence stands at its end."""
-    return START + sum(each.ms for each in operations if isinstance(each, Advance))
+async def reset_to(side: NodeSide, operations: Sequence[Operation]) -> None:
+    """An empty place where time and chance are what they are at the end of a sequence."""
+    now = START + sum(each.ms for each in operations if isinstance(each, Advance))
+    chance = [CHANCE, *(each.value for each in operations if isinstance(each, Random))][-1]
+    await side.call("reset", now=now, random=chance)
 
 
 async def with_kills(migrator: Migrator, chance: random.Random, **task: Any) -> int:
@@ -136,6 +144,20 @@ async def with_kills(migrator: Migrator, chance: random.Random, **task: Any) -> 
         if await migrator.run(**task, die_at=die_at, after=chance.random() < 0.5):
             return kills
     raise AssertionError("the last run is not killed")
+
+
+async def fail_with_the_shortest(
+    operations: Sequence[Operation],
+    found: list[str],
+    fails: Callable[[Sequence[Operation]], Awaitable[list[str]]],
+) -> None:
+    """Fail with a sequence that is as short as can be found in a short time."""
+    small = list(operations)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(30):
+            small = await shortest(operations, fails)
+            found = await fails(small) or found
+    pytest.fail("\n".join([*map(repr, small), *found]))
 
 
 def state_differences(control: Dump, moved: Dump) -> list[str]:

@@ -17,7 +17,7 @@ import pytest
 from tests.conformance.operations import Operation
 from tests.conformance.oracle import NodeOracle
 from tests.conformance.sides import NodeSide
-from tests.conformance.strategies import random_sequence, shortest
+from tests.conformance.strategies import random_sequence
 from tests.conftest import SCALE, Servers, emptied
 from tests.matrix import PRODUCTS
 from tests.migrate import rig
@@ -57,7 +57,7 @@ class Journey:
         if within_cluster:
             await rig.carry_over(self.moved, self.end, self.urls["url"], operations)
         elif self.end is not self.moved:
-            await self.end.call("reset", now=rig.time_of(operations), random=0.5)
+            await rig.reset_to(self.end, operations)
         task = {**self.urls, "names": rig.NAMES}
         await rig.with_kills(self.migrator, chance, verb="copy", **task)
         found = rig.state_differences(
@@ -128,5 +128,4 @@ async def test_migrate_whole_with_kills(
                 return await made.differ(some, seed, manifest, within_cluster=within_cluster)
 
             if found := await fails(operations):
-                small = await shortest(operations, fails)
-                pytest.fail("\n".join([f"seed {seed}:", *map(repr, small), *(await fails(small) or found)]))
+                await rig.fail_with_the_shortest(operations, [f"seed {seed}:", *found], fails)

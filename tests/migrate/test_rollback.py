@@ -12,7 +12,7 @@ from tests.conformance.dump import Dump, Key, differences
 from tests.conformance.operations import Operation, Resume
 from tests.conformance.oracle import NodeOracle
 from tests.conformance.sides import QUEUES, NodeSide
-from tests.conformance.strategies import random_sequence, shortest
+from tests.conformance.strategies import random_sequence
 from tests.conftest import SCALE, Servers, emptied
 from tests.matrix import PRODUCTS
 from tests.migrate import rig
@@ -111,8 +111,7 @@ async def test_migrate_whole_back_and_forth(
                 return await journey.differ(some, seed)
 
             if found := await fails(operations):
-                small = await shortest(operations, fails)
-                pytest.fail("\n".join([f"seed {seed}:", *map(repr, small), *(await fails(small) or found)]))
+                await rig.fail_with_the_shortest(operations, [f"seed {seed}:", *found], fails)
     finally:
         for side in {control, moved, end}:
             await side.close()

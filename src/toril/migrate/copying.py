@@ -162,7 +162,7 @@ class Copier:
     async def _copy_new(self, place: int, places: list[Place]) -> None:
         """Copy those that the tracker does not know."""
         old, new, report = self._old[place], self._new[place], self.reports[place]
-        known, fresh = await sort_out(old, new, places)
+        known, fresh = await sort_out(old, new, places, confirm=self._looks == 2)
         if self._looks == 1:
             report.already += len(known)
         elsewhere = await self._copied_by_older_tool(old, fresh)
@@ -297,11 +297,15 @@ class Copier:
 
 
 async def sort_out(
-    old: QueueReader, new: Destination, places: Sequence[Place]
+    old: QueueReader, new: Destination, places: Sequence[Place], *, confirm: bool = False
 ) -> tuple[list[tuple[Place, Entry]], list[Place]]:
-    """Which jobs the tracker knows, and which not. An id may belong to another job: a counter began anew."""
+    """Which jobs the tracker knows, and which not. An id may belong to another job: a counter began anew.
+
+    With ``confirm``, all were looked at just before, and ids are enough.
+    """
     entries = await new.entries([each.id for each in places])
-    made = await old.timestamps([place.id for place, entry in zip(places, entries, strict=True) if entry])
+    asked = [place.id for place, entry in zip(places, entries, strict=True) if entry]
+    made = dict.fromkeys(asked, "") if confirm else await old.timestamps(asked)
     known, fresh = [], []
     for place, entry in zip(places, entries, strict=True):
         if entry is not None and entry.letter != "b" and made[place.id] in (entry.timestamp, ""):

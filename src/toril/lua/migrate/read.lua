@@ -22,13 +22,11 @@ for place = 2, #ARGV do
       its[fields[at]] = fields[at + 1]
       size = size + #fields[at + 1] + 50
     end
-    local logs, waits, results, ignored, failures = {}, {}, {}, {}, {}
-    if call('EXISTS', key .. ':logs') == 1 then
+    local logs, waits, results, ignored, failures, locked = {}, {}, {}, {}, {}, 0
+    local more = { key .. ':logs', key .. ':lock', key .. ':dependencies' }
+    if call('EXISTS', key .. ':processed', key .. ':failed', key .. ':unsuccessful', unpack(more)) > 0 then
+      locked = call('EXISTS', key .. ':lock')
       logs = call('LRANGE', key .. ':logs', 0, -1)
-    end
-    if
-      call('EXISTS', key .. ':dependencies', key .. ':processed', key .. ':failed', key .. ':unsuccessful') > 0
-    then
       waits = call('SMEMBERS', key .. ':dependencies')
       results = call('HGETALL', key .. ':processed')
       ignored = call('HGETALL', key .. ':failed')
@@ -47,9 +45,7 @@ for place = 2, #ARGV do
       local dedup = q .. 'de:' .. its.deid
       owner = { call('GET', dedup) or '', call('PTTL', dedup) }
     end
-    found[#found + 1] = {
-      fields, logs, waits, results, ignored, failures, call('EXISTS', key .. ':lock'), awaited, owner,
-    }
+    found[#found + 1] = { fields, logs, waits, results, ignored, failures, locked, awaited, owner }
   end
   if size > budget then
     break
