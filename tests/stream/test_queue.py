@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.conftest import Servers, emptied
 from tests.stream.parts import FAST, NAME, Gate, make_queue, total, until_dead, until_empty, working
 from tests.waiting import until
-from toril import Connection, InvalidValue
+from toril import Connection, Durability, InvalidValue, connect
+from toril.connection import DurabilityNotReached
 from toril.stream import (
     AddJob,
     BacklogFull,
@@ -162,6 +164,20 @@ async def test_a_large_bulk_is_added_in_steps_or_refused_whole(redis: Connection
     assert len(kept) == 5, "one partition had room for its part, the other not"
     assert isinstance(failed.value.problem, BacklogFull)
     assert (await total(split)).backlog == 5
+
+
+async def test_what_was_added_and_not_replicated_in_time_is_said(servers: Servers) -> None:
+    """Without a replica, nothing is ever replicated; but the jobs are there, and are named."""
+    made = emptied(servers.get("valkey-standalone"))
+    async with connect(made.url) as redis:
+        queue = await make_queue(redis)
+        durability = Durability("replicated", timeout=0.05)
+        with pytest.raises(BulkFailed) as failed:
+            await queue.add_bulk([AddJob(data=1), AddJob(data=2)], durability=durability)
+        assert isinstance(failed.value.problem, DurabilityNotReached)
+        assert [(await queue.look(job or "")).data for job in failed.value.ids] == [1, 2]
+        with pytest.raises(DurabilityNotReached):
+            await queue.add(3, durability=durability)
 
 
 async def test_a_unique_name_gives_the_same_job(redis: Connection) -> None:

@@ -25,7 +25,8 @@ class BulkFailed(StreamError):
     """A bulk was added in part.
 
     ``ids`` has the id of each job of the bulk that was added, and None for each that was not; ``problem`` is
-    why.
+    why. Where that is a broken connection (:class:`~toril.connection.OutcomeUnknown`), jobs with None may
+    have been added; those with unique names can be added again.
     """
 
     def __init__(self, ids: Sequence[str | None], problem: Exception) -> None:

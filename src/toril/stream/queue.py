@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from toril import codec
-from toril.connection import CommandRefused, Connection, Durability
+from toril.connection import Connection, Durability
 from toril.connection.durability import Level
-from toril.errors import InvalidValue, TorilError
-from toril.handler import fit
+from toril.errors import InvalidValue
 from toril.keyspace import STREAM_METAS, Key, StreamKeys, stream_of
+from toril.stream.adding import add_jobs, check_job
 from toril.stream.errors import BulkFailed, JobMissing
 from toril.stream.handle import JobHandle
-from toril.stream.job import DEFAULT_NAME, AddJob, JobOptions, NewJob, Outcome
-from toril.stream.options import Route, StreamOptions, check_seconds, check_text, check_whole
+from toril.stream.job import AddJob, Outcome
+from toril.stream.options import Route, StreamOptions, check_text
 from toril.stream.partitions import Opened, Partitions, local_id, partition_of, public_id
 from toril.stream.results import Results
 from toril.stream.schedules import Plan, Schedule, next_match, schedule_of
@@ -38,9 +37,6 @@ if TYPE_CHECKING:  # it needs OpenTelemetry, which is an extra
     from toril.stream.telemetry import Telemetry
 
 DEFAULT_QUEUE = "fd:step_queue"
-
-BULK_JOBS, BULK_BYTES = 500, 1_000_000
-"""Jobs, and bytes of their data, that one call adds: Redis is busy for about 3 µs with each."""
 
 CANCELLED_FOR = 60_000
 """Milliseconds that it is known of a job that it was cancelled."""
@@ -135,106 +131,23 @@ class StreamQueue:
     ) -> list[JobHandle]:
         """Add many jobs.
 
-        In each partition all of them are added or none, up to :data:`BULK_JOBS` jobs and :data:`BULK_BYTES`
-        bytes. Beyond that they are added in steps, after a look at whether all fit. Where some were added and
+        In each partition all of them are added or none, up to 500 jobs and a megabyte of
+        data. Beyond that they are added in steps, after a look at whether all fit. Where some were added and
         others not, :class:`BulkFailed` says which.
         """
         if not jobs:
             return []
         opened = await self.open()
+        checked = [check_job(job, self.schema, opened) for job in jobs]
         if self._telemetry is None:
-            return await self._add(opened, [self._checked(job, opened) for job in jobs], durability)
-        checked = [self._checked(job, opened) for job in jobs]
-        with self._telemetry.adding(self.name, [job.name for job in checked]) as (span, context):
-            checked = [self._checked(job, opened, context) for job in jobs]
-            added = await self._add(opened, checked, durability)
-            if len(added) == 1:
-                self._telemetry.added(span, added[0].id)
-            return added
-
-    def _checked(self, job: AddJob, opened: Opened, context: str | None = None) -> NewJob:
-        """A job in the form it is stored in; an error names what is wrong with it."""
-        options = opened.options
-        data = job.data
-        if self.schema is not None and not _is_a(data, self.schema):
-            data = fit(self.schema, data)
-        raw = codec.encode("data", _plain(data))
-        if len(raw) > options.largest:
-            raise InvalidValue("data", f"{len(raw)} bytes", f"at most {options.largest} bytes of JSON")
-        routed = opened.route.of(_fields_of(data)) if opened.route != _NO_ROUTE else {}
-        name = routed.get("name", DEFAULT_NAME) if job.name is None else job.name
-        key = routed.get("key") if job.key is None else job.key
-        tenant = routed.get("tenant") if job.tenant is None else job.tenant
-        priority = routed.get("priority", 0) if job.priority is None else job.priority
-        ttl = options.result_ttl if job.result_ttl is None else job.result_ttl
-        unique_for = options.unique_for if job.unique_for is None else job.unique_for
-        if job.retries is not None:
-            check_whole("retries", job.retries, 0)
-        if job.timeout is not None and not job.timeout > 0:
-            raise InvalidValue("timeout", job.timeout, "a number of seconds above 0")
-        brought = JobOptions(check_seconds("result_ttl", ttl), job.retries, job.timeout, context)
-        return NewJob(
-            check_text("name", name),
-            raw,
-            brought.text(),
-            "" if key is None else check_text("key", key),
-            "" if tenant is None else check_text("tenant", tenant),
-            min(check_whole("priority", priority, 0), options.levels - 1),
-            check_seconds("delay", job.delay),
-            "" if job.unique is None else check_text("unique", job.unique),
-            check_seconds("unique_for", unique_for, 0.001),
-        )
-
-    async def _add(
-        self, opened: Opened, jobs: Sequence[NewJob], durability: Durability | Level
-    ) -> list[JobHandle]:
-        places: dict[int, list[int]] = {}
-        for place, job in enumerate(jobs):
-            places.setdefault(self._partition_for(job, opened), []).append(place)
-        ids: list[bytes | None] = [None] * len(jobs)
-        problems: list[Exception] = []
-
-        async def add_to(number: int) -> None:
-            mine = places[number]
-            left, left_bytes = len(mine), sum(len(jobs[place].data) for place in mine)
-            try:
-                for part in _parts(mine, jobs):
-                    left -= len(part)
-                    left_bytes -= sum(len(jobs[place].data) for place in part)
-                    store = opened.stores[number]
-                    got = await store.add([jobs[place] for place in part], left, left_bytes, durability)
-                    for place, each in zip(part, got, strict=True):
-                        ids[place] = each
-            except TorilError as problem:
-                problems.append(problem)
-
-        await asyncio.gather(*map(add_to, places))
-        handles = [
-            None if raw is None else self._handle(raw, self._number(place, places, opened))
-            for place, raw in enumerate(ids)
-        ]
-        if problems:
-            if all(handle is None for handle in handles) and isinstance(problems[0], CommandRefused):
-                raise problems[0]
-            raise BulkFailed([handle.id if handle else None for handle in handles], problems[0])
-        return [handle for handle in handles if handle is not None]
-
-    def _number(self, place: int, places: dict[int, list[int]], opened: Opened) -> int | None:
-        if opened.options.partitions == 1:
-            return None
-        return next(number for number, mine in places.items() if place in mine)
-
-    def _partition_for(self, job: NewJob, opened: Opened) -> int:
-        partitions = opened.options.partitions
-        if partitions == 1:
-            return 0
-        chosen_by = job.key or job.unique
-        return partition_of(chosen_by, partitions) if chosen_by else next(self._turns) % partitions
-
-    def _handle(self, raw: bytes, number: int | None) -> JobHandle:
-        known = raw.startswith(b"=")
-        job_id = public_id(raw.removeprefix(b"=").decode(), number)
-        return JobHandle(self, job_id, is_new=not known)
+            added = await add_jobs(checked, opened, self._turns, durability)
+        else:
+            with self._telemetry.adding(self.name, [job.name for job in checked]) as (span, context):
+                checked = [check_job(job, self.schema, opened, context) for job in jobs]
+                added = await add_jobs(checked, opened, self._turns, durability)
+                if len(added) == 1:
+                    self._telemetry.added(span, added[0].id)
+        return [JobHandle(self, each.id, is_new=each.is_new) for each in added]
 
     # ------------------------------------------------------------------ jobs
 
@@ -418,7 +331,7 @@ class StreamQueue:
         """
         opened = await self.open()
         check_text("schedule id", schedule_id)
-        job = self._checked(
+        job = check_job(
             AddJob(
                 data=data,
                 name=name,
@@ -428,6 +341,7 @@ class StreamQueue:
                 retries=retries,
                 timeout=timeout,
             ),
+            self.schema,
             opened,
         )
         store = opened.stores[partition_of(schedule_id, len(opened.stores))]
@@ -457,41 +371,6 @@ class StreamQueue:
         """All schedules, by when they are due."""
         found = [schedule_of(*row) for store in (await self.open()).stores for row in await store.schedules()]
         return sorted(found, key=lambda schedule: str(schedule.due))
-
-
-_NO_ROUTE = Route()
-
-
-def _is_a(data: Any, schema: Any) -> bool:
-    return isinstance(schema, type) and type(data) is schema
-
-
-def _plain(data: Any) -> Any:
-    """Data that the encoder can take: a pydantic model as its fields."""
-    dump = getattr(data, "model_dump", None)
-    return dump(mode="json") if callable(dump) else data
-
-
-def _fields_of(data: Any) -> object:
-    if isinstance(data, dict):
-        return data
-    try:
-        return msgspec.to_builtins(_plain(data))
-    except TypeError:
-        return None
-
-
-def _parts(places: Sequence[int], jobs: Sequence[NewJob]) -> Iterator[list[int]]:
-    """Jobs in parts that one call may add."""
-    part: list[int] = []
-    size = 0
-    for place in places:
-        if part and (len(part) == BULK_JOBS or size + len(jobs[place].data) > BULK_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(place)
-        size += len(jobs[place].data)
-    yield part
 
 
 async def stream_queues(redis: Connection) -> list[str]:
