@@ -274,7 +274,7 @@ async def test_a_terminal_is_asked_first(shell: Shell, queue: StreamQueue) -> No
 async def test_tables_fit_the_screen(shell: Shell, queue: StreamQueue, columns: int) -> None:
     async with working(queue):
         await put_everywhere(queue)
-        for command in (("ls",), ("show", NAME), ("dead", NAME), ("pending", NAME)):
+        for command in (("ls",), ("dead", NAME)):
             code, screen = on_terminal(shell, *command, columns=columns)
             assert code == 0
             lines = re.sub(r"\x1b\[[0-9;]*m", "", screen).replace("\r", "").split("\n")
