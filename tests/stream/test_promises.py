@@ -13,12 +13,12 @@ import pytest
 from tests.conftest import SCALE
 from tests.queue.crew import Crew, Victim
 from tests.stream.audit import Audit, Plan
-from tests.stream.parts import make_queue, total, until_empty
+from tests.stream.parts import make_queue, total, until_empty, working
 from tests.stream.victim import Settings
 from tests.waiting import until
 from toril import Connection, Durability, connect
 from toril.connection import DurabilityNotReached, OutcomeUnknown, Unavailable
-from toril.stream import AddJob, Backoff, BulkFailed, StreamOptions, StreamQueue
+from toril.stream import AddJob, Backoff, BulkFailed, StreamJob, StreamOptions, StreamQueue
 from toril.testing import cluster, standalone
 
 OPTIONS = StreamOptions(
@@ -62,7 +62,10 @@ async def storm(
     strike: Callable[[], Coroutine[Any, Any, None]],
     durability: Durability,
 ) -> list[Plan]:
-    """Jobs come, workers are killed, and half-way something strikes."""
+    """Jobs come, workers are killed, and half-way something strikes.
+
+    The workers look after the queue all the time, so it is trimmed whenever there is something to trim.
+    """
     plans = [Plan.draw(rng, number) for number in range(round(500 * SCALE))]
     kills = round(4 * SCALE)
     parts = 2 * kills + 1
@@ -87,7 +90,7 @@ async def storm(
 
 
 @pytest.mark.timeout(200 + 100 * SCALE)
-async def test_no_job_lost_and_order_kept_when_workers_are_killed_and_a_cluster_fails_over(
+async def test_no_job_lost_order_kept_retention_safe_when_workers_are_killed_and_a_cluster_fails_over(
     binary: Path | None, rng: random.Random, tmp_path: Path
 ) -> None:
     record = tmp_path / "record"
@@ -108,7 +111,7 @@ async def test_no_job_lost_and_order_kept_when_workers_are_killed_and_a_cluster_
 
 
 @pytest.mark.timeout(200 + 100 * SCALE)
-async def test_no_job_lost_and_order_kept_when_the_server_restarts_with_its_data(
+async def test_no_job_lost_order_kept_retention_safe_when_the_server_restarts_with_its_data(
     binary: Path | None, rng: random.Random, tmp_path: Path
 ) -> None:
     record = tmp_path / "record"
@@ -208,3 +211,40 @@ async def test_retention_safe_whatever_is_pending_or_was_given_to_nobody(
         await redis.command("XACK", stream, group, *(entry for entry, _ in given[0][1]))
     await store.upkeep()
     assert await redis.command("XLEN", stream) < 200, "what nobody needs is trimmed, by whole nodes"
+
+
+@pytest.mark.timeout(120 + 60 * SCALE)
+async def test_no_job_lost_and_order_kept_when_the_slot_in_use_is_moved(
+    binary: Path | None, rng: random.Random
+) -> None:
+    """A live reshard: keys go over ten by ten, while jobs are added and worked on. Each is done once."""
+    order: dict[str, list[int]] = {}
+    count = 0
+
+    async def run(job: StreamJob) -> None:
+        order.setdefault(job.key, []).append(job.data)
+        await asyncio.sleep(rng.random() / 200)
+
+    with cluster(masters=3, replicas=0, binary=binary) as nodes:
+        async with connect(nodes.url) as redis:
+            queue = await make_queue(redis, OPTIONS, NAME)
+            slot = queue.home.slot
+            assert slot is not None
+
+            async def produce(jobs: int) -> None:
+                nonlocal count
+                keys = [rng.choice(("", "a", "b")) for _ in range(jobs)]
+                await queue.add_bulk([AddJob(data=count + n, key=key or None) for n, key in enumerate(keys)])
+                count += jobs
+
+            async with working(redis, run, NAME):
+                await produce(100)
+                for _ in range(round(3 * SCALE)):
+                    others = [each for each in nodes.servers if each is not nodes.primary_of(slot)]
+                    moving = asyncio.create_task(asyncio.to_thread(nodes.move_slot, slot, rng.choice(others)))
+                    while not moving.done():
+                        await produce(10)
+                    await moving
+                await until_empty(queue, 30)
+    assert sorted(number for numbers in order.values() for number in numbers) == list(range(count))
+    assert all(order[key] == sorted(order[key]) for key in order if key)
