@@ -142,32 +142,40 @@ class TokenVerifier:
         self._keys: dict[str, PyJWK] = {key["kid"]: _loaded(key) for key in _keys_of(jwks)}
 
     def verify(
-        self, token: str, *, event: str, user: str | None = None, now: float | None = None
+        self,
+        token: str,
+        *,
+        event: str | None = None,
+        user: str | None = None,
+        now: float | None = None,
     ) -> Admitted:
-        """What a token says, if it is for this event (and this user, where one is named) and still good."""
+        """What a token says, if it is still good, and for this event and this user, where they are named.
+
+        Name the event wherever there is one: a token for another event must not pass.
+        """
         jwt = _require()
         key = self._key_of(token)
         try:
-            # The times are looked at below: with a clock that tests can set, and a reason for each.
+            # Event and times are looked at below: with a clock that tests can set, and a reason for each.
             claims = jwt.decode(
                 token,
                 key,
                 algorithms=[key.algorithm_name],  # the key's, never the token's own word for it
-                audience=event,
                 issuer=self.issuer,
                 options={
                     "require": ["exp", "iat", "jti", "sub", "aud"],
                     "verify_exp": False,
+                    "verify_aud": False,
                     "verify_iat": False,
                 },
             )
-        except jwt.InvalidAudienceError:
-            raise TokenRefused("event", "the token is for another event") from None
         except jwt.InvalidSignatureError:
             raise TokenRefused("signature", "the token was not signed here, or was changed") from None
         except jwt.InvalidTokenError as problem:
             raise TokenRefused("malformed", f"it is not an admission token: {problem}") from None
-        admitted = _read(claims, event)
+        admitted = _read(claims)
+        if event is not None and admitted.event != event:
+            raise TokenRefused("event", "the token is for another event")
         _check_times(admitted, time.time() if now is None else now)
         if user is not None and not secrets.compare_digest(admitted.user.encode(), user.encode()):
             raise TokenRefused("user", "the token is somebody else's")
@@ -278,13 +286,17 @@ def _keys_of(jwks: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return keys
 
 
-def _read(claims: Mapping[str, Any], event: str) -> Admitted:
+def _read(claims: Mapping[str, Any]) -> Admitted:
     # A list of audiences would make one token good for several events.
     texts, times = (claims["aud"], claims["sub"], claims["jti"]), (claims["iat"], claims["exp"])
     if not all(isinstance(one, str) for one in texts) or not all(type(one) is int for one in times):
         raise TokenRefused("malformed", "it is not an admission token: a claim is of another type")
     return Admitted(
-        event=event, user=claims["sub"], session=claims["jti"], issued=claims["iat"], expires=claims["exp"]
+        event=claims["aud"],
+        user=claims["sub"],
+        session=claims["jti"],
+        issued=claims["iat"],
+        expires=claims["exp"],
     )
 
 
