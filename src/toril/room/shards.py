@@ -91,9 +91,10 @@ class Rounds:
     async def once(self) -> Tick:
         """One round, from where it is."""
         number, version, phase, resetting, *lanes = await self._hall.allot(self._steps)
-        # One after the other: the moments at which a cut is made are then as close as they can be.
+        # At the same time: the cut that they make is then as sharp as it can be.
+        serving = (self._serve(shard, number, version, lanes) for shard in range(len(self._stores)))
         try:
-            served = [await self._serve(shard, number, version, lanes) for shard in range(len(self._stores))]
+            served = await asyncio.gather(*serving)
         except RoundOver:
             return Tick(version=number, phase=phase.decode(), resetting=bool(resetting))
         args: list[Argument] = [number]
@@ -148,8 +149,7 @@ class Rounds:
                     fields[f"{shard}/{lane.decode()}{name}"] = part
         for lane, count in counted:
             fields[f"{lane.decode()}:cuts"] = count
-        for store in self._stores:
-            await store.publish(version, fields)
+        await asyncio.gather(*(store.publish(version, fields) for store in self._stores))
 
     async def shuffle(self) -> None:
         """Draw one order for all shards, and write it down: each shard's places, and the cuts between."""

@@ -36,7 +36,11 @@ def drawn_order(seed: str, lane: Lane, first: int, last: int, shard: int = 0) ->
 def verify_place(
     seed: str, commitment: str, lane: Lane, first: int, last: int, ticket: int, place: int
 ) -> bool:
-    """Whether the place of a ticket is the one that its seed drew, and the seed the one committed to."""
+    """Whether a ticket's place is the one that the seed drew, and the seed the one committed to.
+
+    For a room of one shard, in which the tickets from ``first`` to ``last`` were shuffled. In a room of
+    several the order is one over all of them: see :func:`toril.room.shards.draw_all`.
+    """
     if Seed(seed).commitment != commitment:
         return False
     if not first <= ticket <= last:

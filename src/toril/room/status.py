@@ -8,8 +8,8 @@ from toril.room.snapshot import Snapshot
 from toril.room.ticket import Status, Ticket
 
 SOONEST_POLL_MS, JITTER = 1000, 0.2
-POLLS_UNTIL_TURN = 8
-"""About so often does somebody ask until half of the time is over, and as often in each half of the rest."""
+PART_OF_REST = 8
+"""Somebody asks again when this part of the time that is left (an eighth) is over."""
 
 
 def status_of(ticket: Ticket, ahead: int | None, exact: bool, snapshot: Snapshot | None) -> Status:
@@ -51,5 +51,5 @@ def eta_of(ahead: int, snapshot: Snapshot | None, ticket: Ticket) -> tuple[int |
 def next_poll_ms(eta: int | None, snapshot: Snapshot | None) -> int:
     """Rarer the farther one is, but often enough to keep the place; never all at the same time."""
     latest = (snapshot.patience_ms if snapshot else 4 * SOONEST_POLL_MS) / 4
-    wanted = latest if eta is None else min(latest, eta / POLLS_UNTIL_TURN)
+    wanted = latest if eta is None else min(latest, eta / PART_OF_REST)
     return round(max(min(SOONEST_POLL_MS, latest), wanted) * random.uniform(1 - JITTER, 1 + JITTER))
