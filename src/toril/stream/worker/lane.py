@@ -14,16 +14,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
-
 from toril.connection import CommandRefused, ConnectionFailed, OutcomeUnknown
 from toril.connection.wire import Argument
 from toril.errors import TorilError
 from toril.stream.errors import EntriesLost
-from toril.stream.job import NewJob, Taken
+from toril.stream.job import Taken
 from toril.stream.options import StreamOptions
-from toril.stream.schedules import Plan, next_match
 from toril.stream.store import PartitionStore, StepResult
+from toril.stream.worker.schedules import fire_due
 
 STEPS_AT_ONCE = 2
 LARGEST_STEP = 100
@@ -397,19 +395,10 @@ class Lane:
                 return
 
     async def _fire_due(self) -> None:
-        """Add the jobs of schedules that are due; two workers that do it at once add each once."""
+        """Add the jobs of schedules that are due."""
         try:
-            for schedule, due, raw in await self.store.schedules(due_only=True):
-                plan = msgspec.json.decode(raw, type=Plan)
-                next_due = next_match(plan.cron, max(due, await self.store.now()), plan.timezone)
-                job = NewJob(
-                    *(plan.name, bytes(plan.data), plan.options.encode(), plan.key, plan.tenant, plan.level),
-                    delay=0,
-                    unique="",
-                    unique_for=0,
-                )
-                if await self.store.fire(schedule, due, next_due, job) == "!":
-                    self._worker.emit("skipped", schedule)
+            for schedule in await fire_due(self.store):
+                self._worker.emit("skipped", schedule)
         except TorilError as problem:
             self._worker.report(problem)
         finally:
