@@ -118,16 +118,20 @@ class Crowd:
         """More come."""
         if not self.tokens:
             await self.room.create(settings())
-        left = iter(range(len(self.tokens), size))
+        first = len(self.tokens)
+        left = iter(range(first, size))
 
         async def come() -> None:
-            for number in left:
-                ticket = await self.room.join()
-                self.tokens.append(str(ticket.token))
-                await self._redis.command("ZADD", self.line, number, f"t{number}", repeatable=True)
-                await self._redis.command("SET", record(number), RECORD, repeatable=True)
+            for _ in left:
+                self.tokens.append(str((await self.room.join()).token))
 
-        await asyncio.gather(*(come() for _ in range(AT_ONCE)))
+        await asyncio.gather(*(come() for _ in range(4 * AT_ONCE)))
+        for start in range(first, size, 1000):
+            numbers = range(start, min(start + 1000, size))
+            ranks = [part for number in numbers for part in (number, f"t{number}")]
+            await self._redis.command("ZADD", self.line, *ranks, repeatable=True)
+            records = [part for number in numbers for part in (record(number), RECORD)]
+            await self._redis.command("MSET", *records, repeatable=True)
         await self.room.tick()
 
     async def poll(self, number: int) -> object:
