@@ -315,6 +315,31 @@ async def test_room_fair_a_shard_that_gets_less_done_is_not_overtaken(
     assert found.ok, found.violations
 
 
+async def test_room_fair_limits_hold_again_after_everybody_passed(
+    redis: Connection, clocked: Scripts
+) -> None:
+    """In a room of several shards the next round lets everybody in: it always knows how many are inside."""
+    room, clock = Room(redis, "pass", scripts=clocked), Clock(redis, "pass", 3)
+    await clock.advance()
+    its = LaneSettings(rate=100, max_active=30)
+    await room.create(Settings(main=its, mode="passthrough", shards=3))
+    for i in range(20):
+        await room.join(user=f"a{i}")
+    await room.tick()
+    await room.tick()
+    assert (await room.stats()).lanes["main"].admitted == 20
+    for i in range(40):
+        await room.join(user=f"b{i}")
+    await room.configure(mode="fifo")
+    for _ in range(3):
+        await room.tick()
+        await clock.advance(1000)
+    stats = (await room.stats()).lanes["main"]
+    assert (stats.active, stats.waiting) == (30, 30)
+    found = await check_room(room)
+    assert found.ok, found.violations
+
+
 async def test_no_crossslot_ten_rooms_at_once(servers: Servers) -> None:
     """Ten events on a cluster, some of them over several slots, each used in every way."""
     made = emptied(servers.get("valkey-cluster"))

@@ -60,7 +60,7 @@ local function join(lane, secret, user, key, fingerprint)
   local number = text((line[1] or 0) + 1)
   local its = { number = number, s = 'waiting', k = secret, u = user, i = key, j = now }
   local hash = l .. number .. ':ticket'
-  if room.mode == 'passthrough' then
+  if room.mode == 'passthrough' and room.shards == 1 then -- with several, the next round lets everybody in
     call('HSET', hash, 'k', secret, 'u', user, 'i', key, 'j', now, 'p', number)
     call('HSET', l .. 'line', 'issued', number)
     call('HINCRBY', l .. 'line', 'admitted', 1)
