@@ -80,7 +80,7 @@ class Settings:
     vip: LaneSettings | None = None
     """A second lane with a budget of its own, for those who are sent past the line; None: there is none."""
     mode: Mode = "fifo"
-    """``random`` draws among all who wait; ``passthrough`` lets everybody in at once and holds no limit;
+    """``random`` draws among all who wait; ``passthrough`` lets everybody in and holds no limit;
     ``reject`` takes nobody, and lets nobody in."""
     gather: bool = False
     """Whether people are gathered first, and shuffled when the room opens. Not to be changed later."""
