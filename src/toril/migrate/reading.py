@@ -150,7 +150,14 @@ class QueueReader:
 
     async def timestamps(self, ids: Sequence[str]) -> dict[str, str]:
         """When jobs were made; nothing for one that is not there."""
-        asked: list[Command] = [("HGET", self.keys.job(ident), "timestamp") for ident in ids]
+        return await self._field(ids, "timestamp")
+
+    async def starts(self, ids: Sequence[str]) -> dict[str, str]:
+        """How often jobs were begun; nothing for one that never was."""
+        return await self._field(ids, "ats")
+
+    async def _field(self, ids: Sequence[str], field: str) -> dict[str, str]:
+        asked: list[Command] = [("HGET", self.keys.job(ident), field) for ident in ids]
         replies = await self._ask_many(asked)
         return {
             ident: "" if said is None else said.decode(errors="replace")

@@ -134,10 +134,10 @@ class _Back:
         await self._give_back_schedulers()
 
     async def _turns(self) -> list[tuple[str, str]]:
-        """Jobs that wait here, and did not in the old queue: in the order in which they must go back.
+        """Jobs that wait here elsewhere than in the old queue: in the order in which they must go back.
 
-        A parent came to the front here, and what became due to the end. Those that were on their way when
-        this was cut off come first.
+        A parent came to the front here, and what became due, or is to be tried again, to the end. Those that
+        were on their way when this was cut off come first.
         """
         noted = [value for name, value in (await self._new.facts()).items() if name.startswith("r:")]
         cut_off = sorted(
@@ -149,8 +149,10 @@ class _Back:
         for state in ("wait", "paused"):
             async for places in self._there.walk(state):
                 ids = [place.id for place in places]
-                for ident, entry in zip(ids, await self._new.entries(ids), strict=True):
-                    if entry is not None and entry.letter in "dhap":
+                entries = await self._new.entries(ids)
+                again = await self._begun_since(ids)
+                for ident, entry in zip(ids, entries, strict=True):
+                    if entry is not None and (entry.letter in "dhap" or ident in again):
                         (behind if met_old else front).append(ident)
                     else:
                         met_old = True
@@ -159,6 +161,12 @@ class _Back:
         return [(ident, turn) for turn, ident in cut_off] + [
             (ident, f"{side}{number:09d}") for number, (side, ident) in enumerate(late, first)
         ]
+
+    async def _begun_since(self, ids: Sequence[str]) -> set[str]:
+        """Which of these jobs were begun in the new queue."""
+        begun = {ident: count for ident, count in (await self._there.starts(ids)).items() if count}
+        before = await self._old.starts(list(begun))
+        return {ident for ident, count in begun.items() if count != before[ident]}
 
     async def _portion(self, places: Sequence[Place], turns: Sequence[str] = ()) -> int:
         """Give back jobs, or let them leave the old queue; how many are not any more where they were."""
@@ -222,7 +230,7 @@ class _Back:
             if now != was or taken.score != place.score:
                 await ask("ZADD", keys[now], taken.score, ident, repeatable=True)
             return now != was
-        if now == was or (now == "wait" and was in ("wait", "paused")):
+        if not taken.turn and (now == was or (now == "wait" and was in ("wait", "paused"))):
             return False
         target = keys[await self._list() if now == "wait" else now]
         await self._take_out(was, ident)
