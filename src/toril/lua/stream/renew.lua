@@ -10,6 +10,8 @@
 if not configured() then
   return redis.error_reply(UNCONFIGURED)
 end
+-- A consumer may have more than it names: what is on its way to it.
+local UNHEARD_OF = 10000
 local consumer, codes, jobs = ARGV[1], {}, {}
 call('SET', p .. 'hb:' .. consumer, '1', 'PX', ARGV[2])
 for at = 3, #ARGV, 4 do
@@ -18,7 +20,7 @@ end
 local any_cancels = call('EXISTS', p .. 'cancels') == 1
 local mine, renewed = {}, {}
 for level, entries in pairs(by_level(jobs)) do
-  mine[level], renewed[level] = held_by(level, consumer, entries, #jobs), {}
+  mine[level], renewed[level] = held_by(level, consumer, entries, #jobs + UNHEARD_OF), {}
 end
 for place, job in ipairs(jobs) do
   codes[place] = 0

@@ -256,7 +256,7 @@ class Lane:
             if result.schedules_due and not self._firing:
                 self._firing = True
                 self._tasks.append(asyncio.create_task(self._fire_due()))
-        if ended:
+        if ended or len(result.jobs) < wanted:
             self._worker.freed()
 
     def _receive(self, job: Taken) -> None:
@@ -385,6 +385,8 @@ class Lane:
                 return
             finally:
                 self.asked -= wanted
+                self.wake.set()  # a step may have found no room meanwhile
+                self._worker.freed()
             self._cursors = found.cursors
             for job in found.jobs:
                 self._worker.emit("reclaimed", job.local_id)

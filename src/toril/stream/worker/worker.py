@@ -235,11 +235,10 @@ class StreamWorker(Handlers):
         return min(room, -(-capacity // busy) - len(lane.held) - lane.asked + leaving)
 
     def freed(self) -> None:
-        """Wake the lanes that may use the room that another one has left."""
+        """Wake the lanes: they may use the room that another one has left, or may wait for news again."""
         if len(self._lanes) > 1:
             for lane in self._lanes:
-                if not lane.drained:
-                    lane.wake.set()
+                lane.wake.set()
 
     async def refresh(self) -> None:
         """Work by the options that the queue has by now."""
