@@ -59,7 +59,7 @@ async def _measure(server: Server, jobs: int, peer_jobs: int) -> list[dict[str, 
             raise click.ClickException(f"{copied:,} jobs have arrived, of {jobs:,}")
     rate = jobs / seconds
     peers = {
-        f"jobs moved a second, of {jobs:,} that wait": (rate, peer_rate, PEER, 5.0),
+        f"jobs moved a second, of {jobs:,} that wait": (rate, peer_rate, PEER, None),
         "p99 of a small request meanwhile, ms": (p99(copying), p99(peer_readings), PEER, None),
         "p99 of a small request meanwhile, ms (server idle)": (
             p99(copying),
