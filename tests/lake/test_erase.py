@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from tests.conftest import SCALE
 from tests.lake.rows import add_events, events, secret
 from toril.errors import InvalidValue
-from toril.lake.erase import ERASURES, erase
+from toril.lake.erase import erase
+from toril.lake.erasures import ERASURES
 from toril.lake.generations import Filters, Plan, table_of
 from toril.lake.lake import Lake, Record
 from toril.lake.problems import passing

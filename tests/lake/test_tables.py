@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from toril.lake.erasures import ERASURES
 from toril.lake.runs import RUNS
 from toril.lake.summaries import TRACE_SUMMARIES
 from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS, Table
@@ -14,7 +15,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "lake-tables.md"
 
 
 @pytest.mark.parametrize(
-    "table", [EVENTS, SPANS, QUARANTINE, TRACE_SUMMARIES, ROLLUPS, RUNS], ids=lambda table: table.name
+    "table",
+    [EVENTS, SPANS, QUARANTINE, TRACE_SUMMARIES, ROLLUPS, RUNS, ERASURES],
+    ids=lambda table: table.name,
 )
 def test_the_page_has_every_column_of(table: Table) -> None:
     section = PAGE.read_text().split(f"## `{table.name}`\n")[1].split("\n## ")[0]

@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame
 
 from toril.connection.open import URL_VARIABLE
 from toril.errors import InvalidValue
+from toril.lake.erasures import erased_in, note_stretches
 from toril.lake.errors import LakeError, SourceDiverged
-from toril.lake.lake import Lake, Record
+from toril.lake.lake import Lake, Record, Told
 from toril.lake.source import Door, Marks, between, read_log
 from toril.lake.source.told import told
 from toril.lake.steps import Step
@@ -143,7 +144,8 @@ class EventsStep(Step):
         if door is None:
             return
         try:
-            door.do(self._floors(door).move(self._sound(lake.last(EVENTS).positions)))
+            standing = door.do(self._floors(door).standing())
+            self._follow(lake, door, lake.wrote(EVENTS), standing)
         finally:
             door.close()
 
@@ -171,9 +173,9 @@ class EventsStep(Step):
                 if self.until is not None:
                     self.until = door.tails()
                 continue
-            wrote = lake.last(EVENTS)  # which another process may have written
-            self._follow(door, wrote)
-            return wrote
+            wrote = lake.wrote(EVENTS)  # which another process may have written
+            self._follow(lake, door, wrote, after)
+            return wrote.record
         raise SourceDiverged(f"log {self.log!r} has lost entries {TRIES} times while it was read")
 
     def write(self, lake: Lake, rows: DataFrame, record: Record) -> None:
@@ -198,7 +200,8 @@ class EventsStep(Step):
         floors = self._floors(door)
         # In this order: what another process archives in between moves the table past its floors, not before.
         standing = door.do(floors.standing())
-        have = lake.last(EVENTS)
+        wrote = lake.wrote(EVENTS)
+        have = wrote.record
         after: Marks = dict(have.positions)
         for name, (ordinal, entry_id) in standing.items():
             if entry_id == START.id:  # it was never moved
@@ -218,12 +221,17 @@ class EventsStep(Step):
                 "it is another log"
             )
         self.stopped.update(lost)
-        self._follow(door, have)
+        self._follow(lake, door, wrote, standing)
         return have, after
 
-    def _follow(self, door: Door, record: Record) -> None:
-        door.do(self._floors(door).move(self._sound(record.positions)))
-        self._seen = dict(record.positions)
+    def _follow(self, lake: Lake, door: Door, wrote: Told, after: Marks) -> None:
+        """Let the log go what the table has after some positions; what was erased of it is noted first."""
+        upto = self._sound(wrote.record.positions)
+        # As many rows as places: the usual case, and there is nothing to look for.
+        if between(after, upto) not in (0, wrote.rows):
+            note_stretches(lake, door.do(erased_in(door.log, after, upto)))
+        door.do(self._floors(door).move(upto))
+        self._seen = dict(wrote.record.positions)
 
 
 def _are_same(seen: Mapping[str, tuple[int, str]], tails: Mapping[str, tuple[int, str]]) -> bool:

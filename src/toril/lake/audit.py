@@ -18,7 +18,7 @@ from pyspark.sql.functions import expr
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
 from toril.errors import InvalidValue, TorilError
-from toril.lake.erase import ERASURES
+from toril.lake.erasures import ERASURES
 from toril.lake.lake import Lake, Record
 from toril.lake.problems import SPARKS, one_line
 from toril.lake.rollups import KEYS as ROLLUP_KEYS
@@ -298,14 +298,11 @@ class _Work:
                 left = missing.get(Partition(row["log_epoch"], row["log_partition"]))
                 if left:
                     left.difference_update(range(row["first"], row["last"] + 1))
-        here = total - sum(map(len, missing.values()))
         if any(missing.values()) and self.log is not None:
-            for partition, erased in self._erased_in_log(missing).items():
-                missing[partition] -= erased
-        there = total - here - sum(map(len, missing.values()))
-        for count, where in ((here, "from the lake"), (there, "from the log before they were archived")):
-            if count:
-                check.notes.append(f"{count:,} places are empty: their tenants were erased {where}")
+            for partition, gone in self._erased_in_log(missing).items():
+                missing[partition] -= gone
+        if erased := total - sum(map(len, missing.values())):
+            check.notes.append(f"{erased:,} places are empty: their tenants were erased")
         lost = [
             {"partition": str(partition), "ordinal": ordinal}
             for partition in sorted(missing)
@@ -659,8 +656,8 @@ MISSING_VERSION = (
 )
 TWICE_PLACE = "a place in the log is in the lake twice: a batch was archived twice"
 MISSING_PLACE = (
-    "the table says that it has read past this place, and the event is not there: it was lost, or its tenant "
-    "was erased from the log before it was archived and the log was trimmed since"
+    "the table says that it has read past this place, and the event is not there, and it was not erased: it "
+    "was lost"
 )
 PAST = "the table has events past where its last commit says it is: something else has written to it"
 DIVERGED = "the lake has more than the log: a failover has lost the end of it"

@@ -20,36 +20,22 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import lit
 
 from toril.aggregate import check_tenant
+from toril.lake.erasures import note
 from toril.lake.errors import LakeError, OtherWriter
 from toril.lake.files import LOG, Files, current_files, detail_of, files_of, own_session, tables_in
 from toril.lake.generations import PLAN, Plan
-from toril.lake.lake import NEVER, Lake, Record
+from toril.lake.lake import NEVER, Lake
 from toril.lake.problems import SPARKS, explained, passing
 from toril.lake.runs import RUNS
-from toril.lake.tables import BATCH, EVENTS, WHERE_IN_THE_LOG, Column, Table
-
-ERASURES = Table(
-    name="erasures",
-    comment="Which places in the log had events of tenants that were erased. It does not say of whom.",
-    columns=(
-        *WHERE_IN_THE_LOG[:2],
-        Column("first", "bigint", "The first ordinal of some in a row.", True),
-        Column("last", "bigint", "The last of them.", True),
-        Column("erased_at", "bigint", "When: nanoseconds since 1970.", True),
-        BATCH,
-    ),
-)
-"""Holes that must be: the audit does not take them for lost events."""
+from toril.lake.tables import EVENTS, Column, Table
 
 ERASING = "toril.erasing"
 """The table's property that says that it is being erased from, and how often checkpoints were made before."""
@@ -230,25 +216,18 @@ class _Erasing:
         )
 
     def _note_places(self) -> None:
-        """Write down which places become empty, before they are: noted twice is as good as once."""
-        self.lake.ensure(ERASURES)
+        """Write down which places become empty, before they are."""
         _of(self.lake, self.name, self.tenant).select(
             "log_epoch", "log_partition", "ordinal"
         ).createOrReplaceTempView("toril_erased_places")
-        rows = self.lake.spark.sql(
-            "SELECT log_epoch, log_partition, min(ordinal) AS first, max(ordinal) AS last FROM"
-            " (SELECT *, ordinal - row_number() OVER (PARTITION BY log_epoch, log_partition ORDER BY ordinal)"
-            " AS run FROM toril_erased_places) GROUP BY log_epoch, log_partition, run"
-        ).withColumn("erased_at", lit(time.time_ns()))
-
-        def note() -> None:
-            had = self.lake.last(ERASURES)
-            run = secrets.token_urlsafe(9)
-            self.lake.append(rows, ERASURES, Record(batch=had.batch + 1, run=run))
-            if self.lake.last(ERASURES).run != run:
-                raise OtherWriter(f"another process has written this batch of {ERASURES.name}")
-
-        self._again_and_again(note)
+        note(
+            self.lake,
+            self.lake.spark.sql(
+                "SELECT log_epoch, log_partition, min(ordinal) AS first, max(ordinal) AS last FROM"
+                " (SELECT *, ordinal - row_number() OVER (PARTITION BY log_epoch, log_partition"
+                " ORDER BY ordinal) AS run FROM toril_erased_places) GROUP BY log_epoch, log_partition, run"
+            ),
+        )
 
     def _delete(self) -> None:
         with self.lake.keeping_record(self.name):

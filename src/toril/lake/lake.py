@@ -52,6 +52,16 @@ NEVER = Record()
 """Before the first batch."""
 
 
+class Told(NamedTuple):
+    """What a commit says."""
+
+    record: Record = NEVER
+    again: bool = False
+    """Whether it only repeats the record."""
+    rows: int | None = None
+    """How many it has added, where it says so."""
+
+
 class Lake:
     """See the module's text. ``path``: a folder, or a URL that Spark can write to."""
 
@@ -192,17 +202,22 @@ class Lake:
 
     def last(self, table: Table | str, upto: int | None = None) -> Record:
         """How far a table has read its source; with ``upto``, as it was after that batch."""
+        return self.wrote(table, upto).record
+
+    def wrote(self, table: Table | str, upto: int | None = None) -> Told:
+        """The same, with what else its commit says."""
         for most in LOOK_BACK:
             history = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT {most}")
-            rows = history.select("userMetadata").collect()  # the newest commit is the first row
-            found = [told for row in rows if (told := _told(row["userMetadata"])) is not None]
+            # The newest commit is the first row.
+            rows = history.selectExpr("userMetadata", "operationMetrics['numOutputRows'] AS rows").collect()
+            found = [told for row in rows if (told := _told(*row)) is not None]
             wrote = next((place for place, told in enumerate(found) if _is(told, upto)), None)
             if wrote is not None or len(rows) < most:
                 # What upkeep said again may be of before the last batch: see keeping_record.
                 seen = found if wrote is None else found[: wrote + 1]
-                records = [told.record for told in seen if upto is None or told.record.batch <= upto]
-                return max(records, key=lambda record: record.batch, default=NEVER)
-        return NEVER
+                chosen = [told for told in seen if upto is None or told.record.batch <= upto]
+                return max(chosen, key=lambda told: (told.record.batch, not told.again), default=Told())
+        return Told()
 
     def append(self, rows: DataFrame, table: Table, record: Record) -> None:
         """Add a batch: once, whoever tries it how often. Look at :meth:`last` for what is there then."""
@@ -260,13 +275,7 @@ def _application(table: Table) -> str:
     return f"toril:{table.name}"
 
 
-class _Told(NamedTuple):
-    record: Record
-    again: bool
-    """Whether the commit only repeats it."""
-
-
-def _is(told: _Told, upto: int | None) -> bool:
+def _is(told: Told, upto: int | None) -> bool:
     """Whether this commit wrote a batch, up to a number: none before it can have a later record."""
     return not told.again and (upto is None or told.record.batch <= upto)
 
@@ -276,10 +285,11 @@ def _metadata(record: Record, *, again: bool = False) -> str:
     return json.dumps(said, separators=(",", ":"))
 
 
-def _told(metadata: str | None) -> _Told | None:
+def _told(metadata: str | None, rows: str | None) -> Told | None:
     try:
         said = json.loads(metadata or "null")
-        return _Told(msgspec.convert(said[MARK], Record), bool(said.get(AGAIN)))
+        count = None if rows is None else int(rows)
+        return Told(msgspec.convert(said[MARK], Record), bool(said.get(AGAIN)), count)
     except (ValueError, TypeError, KeyError, msgspec.ValidationError):
         return None
 
