@@ -55,7 +55,7 @@ lock: ## lock the versions again after a change of pyproject.toml; UPGRADE=1 tak
 
 .PHONY: clean
 clean: ## remove all that these commands have made here
-	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis dist
 	rm -rf tests/conformance/node/node_modules
 	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
