@@ -127,6 +127,11 @@ async def test_one_waits_and_is_taken_in(servers: Servers, browser: Browser) -> 
         assert (await at.room.stats()).lanes["main"].waiting == 61
 
         await at.room.configure(main=LaneSettings(rate=1000, burst=30, max_active=30))
+
+        async def thirty_are_in() -> bool:
+            return (await at.room.status(ticket)).position == 31
+
+        await until(thirty_are_in)
         await at.page.reload()
         await at.state("near")
         await expect(at.page.locator("#title")).to_have_text("Almost there")
