@@ -15,6 +15,7 @@ from tests.conftest import MATRIX, Servers, emptied
 from tests.test_cli import run
 from toril import Connection, connect
 from toril.cli.main import cli
+from toril.cli.show import console
 from toril.errors import TorilError
 from toril.keyspace import SeatKeys
 from toril.room import Room
@@ -51,7 +52,9 @@ class Done(NamedTuple):
 
 
 @pytest.fixture(params=MATRIX)
-def shell(request: pytest.FixtureRequest, servers: Servers) -> Shell:
+def shell(request: pytest.FixtureRequest, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    # The screen of this process is as wide as it was when the first command ran in it.
+    monkeypatch.setattr(console, "_width", None)
     return Shell(emptied(servers.get(request.param)).url)
 
 

@@ -110,12 +110,12 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
 
     spark, events = lake.spark, lake.sql_name(EVENTS)
     first, second, third = lake.read(EVENTS).where("tenant = 't1'").orderBy("entry_id").limit(3).collect()
-    twice = lake.read(EVENTS).where(f"entry_id = '{first['entry_id']}'")
+    twice = lake.read(EVENTS).where(f"event_id = '{first['event_id']}'")
     twice.write.format("delta").mode("append").save(lake.place(EVENTS))
-    spark.sql(f"DELETE FROM {events} WHERE entry_id = '{second['entry_id']}'")
+    spark.sql(f"DELETE FROM {events} WHERE event_id = '{second['event_id']}'")
     spark.sql(
         f"UPDATE {events} SET body = encode(replace(decode(body, 'UTF-8'), '\"kind\"', '\"kinD\"'), 'UTF-8') "
-        f"WHERE entry_id = '{third['entry_id']}'"
+        f"WHERE event_id = '{third['event_id']}'"
     )
     trace = lake.read(SUMMARY).where("cost IS NOT NULL").first()
     assert trace is not None
