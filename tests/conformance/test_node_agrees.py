@@ -60,7 +60,7 @@ async def sides(server: Server) -> AsyncIterator[Sides]:
 @pytest.mark.parametrize("without", ["mass", "schedulers", "nothing"])
 async def test_node_agrees_after_random_sequences(sides: Sides, rng: random.Random, without: str) -> None:
     left_out = frozenset({without} & KINDS.keys())
-    for number in range(scaled(250)):
+    for number in range(scaled(450)):
         await check(*sides, sequence(rng, left_out), f"sequence {number}")
 
 
@@ -72,7 +72,7 @@ def test_node_agrees_after_drawn_sequences(server: Server) -> None:
 
             @seed(SEED)
             @settings(
-                max_examples=scaled(100),
+                max_examples=scaled(250),
                 database=None,
             )
             @given(sequences())
@@ -91,7 +91,7 @@ async def test_node_agrees_on_a_cluster_of_three_masters(rng: random.Random) -> 
         assert len({nodes.primary_of(prefix).pid for prefix in prefixes}) == 3
         for prefix in prefixes:
             async with open_sides(nodes, dbs=(0, 0), prefixes=("{a}", prefix)) as (node, toril):
-                for number in range(scaled(50)):
+                for number in range(scaled(100)):
                     await check(node, toril, sequence(rng), f"sequence {number} below {prefix}")
 
 

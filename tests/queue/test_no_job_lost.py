@@ -22,8 +22,8 @@ from toril.queue import AddJob, Backoff, BulkFailed, Job, JobOptions, Queue, Wor
 from toril.testing import Cluster, Server, cluster
 
 NAME = make_queue_name("lost")
-KILLS = round(12 * SCALE)
-"""How many workers are killed while jobs come."""
+JOBS, KILLS = round(20_000 * SCALE), round(60 * SCALE)
+"""How many jobs come, at least, and how many workers are killed meanwhile: for about a minute."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ async def test_no_job_lost_when_workers_are_killed_at_random(
 
             async def produce() -> None:
                 """Enough for all of them to be busy, and no more than they can do."""
-                while crew.kills < KILLS:
+                while crew.kills < KILLS or len(plans) < JOBS:
                     some = [Plan.draw(rng, len(plans) + number) for number in range(200)]
                     plans.extend(some)
                     # In a coordinated failover every call is known to have been executed, or not.
