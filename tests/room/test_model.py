@@ -141,6 +141,7 @@ class RoomMachine(RuleBasedStateMachine):
         return self.loop.run_until_complete(what)
 
     def teardown(self) -> None:
+        self.do(self.room.tick())  # a room that nobody looks after has ghosts
         found = self.do(check_room(self.room))
         self.do(self.redis.close())
         self.loop.close()
