@@ -32,7 +32,7 @@ from toril.server.room import PATIENCE, Rate, RoomApi, RoomOptions
 from toril.server.room.pages import PageView
 from toril.server.routes import RouteGroup
 
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = shutil.which("chromium") or "chromium, which make test installs"
 ARGS = (
     *("--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
@@ -40,10 +40,7 @@ ARGS = (
 PHONE, DESKTOP = ViewportSize(width=320, height=640), ViewportSize(width=1280, height=900)
 Look = Literal["light", "dark"]
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (make test installs it)"),
-    pytest.mark.asyncio(loop_scope="module"),  # one browser for all of them
-]
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # one browser for all of them
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
