@@ -273,6 +273,21 @@ async def test_a_worker_that_lost_its_lease_cannot_end_the_job(redis: Connection
     assert (await total(queue)).done_total == 1
 
 
+async def test_an_earlier_delivery_to_the_same_worker_cannot_end_the_job(redis: Connection) -> None:
+    """It lost the job, and has it again: the run that it began before is not the one that counts."""
+    queue = await make_queue(redis)
+    job = await queue.add("x")
+    (store,) = (await queue.open()).stores
+    (before,) = (await store.step("a", 1, 10, [])).jobs
+    assert [each.entry for each in (await store.reclaim("b", 60_000, 10, 10, [])).jobs] == [before.entry]
+    (again,) = (await store.reclaim("a", 60_000, 10, 10, [])).jobs
+    assert (before.entry, before.delivery, again.delivery) == (again.entry, 1, 3)
+    for given_up in ((before, []), (before, ["done", *before.words(), 0, b"", 0])):
+        assert (await store.step("a", 0, 10, [given_up])).codes == [0]
+    assert await job.state() == "running"
+    assert (await store.step("a", 0, 10, [(again, ["done", *again.words(), 0, b"", 0])])).codes == [1]
+
+
 async def test_leases_of_long_runs_are_renewed(redis: Connection) -> None:
     queue = await make_queue(redis)  # a job that is idle for 0.4 s is taken over
     gate, other = Gate(), Gate()
