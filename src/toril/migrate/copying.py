@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from toril.connection import Connection
 from toril.errors import TorilError
 from toril.keyspace import OLD_TRACKER, Key
+from toril.migrate.ahead import ahead
 from toril.migrate.destination import Arrived, Destination, Entry
 from toril.migrate.discovery import dedup_ids
 from toril.migrate.errors import LinkedOutside, MigrationError, WorkersConnected
@@ -44,6 +45,18 @@ class CopyOptions:
     """Give a new id to a job whose id another job has at the destination."""
     rate: float | None = None
     """Jobs a second at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Portion:
+    """Jobs of one queue that are written at once."""
+
+    queue: int
+    """Its place among the moves."""
+    seen: int
+    """How many jobs were looked at for it."""
+    jobs: Sequence[StoredJob] = ()
+    elsewhere: Collection[str] = ()
 
 
 class Copier:
@@ -149,31 +162,36 @@ class Copier:
         for place, old in enumerate(self._old):
             self._counters[place] = await old.number(old.keys.priority_counter)
             await self._copy_schedulers(place)
-        for state in STATES:
-            for place, old in enumerate(self._old):
-                async for places in old.walk(state):
-                    await self._copy_new(place, places)
-                    done[place] += len(places)
-                    self._told(self.reports[place].source, done[place], max(counts[place], done[place]))
+        async with aclosing(ahead(self._portions())) as portions:
+            async for portion in portions:
+                await self._write(portion.queue, portion.jobs, portion.elsewhere)
+                at = portion.queue
+                done[at] += portion.seen
+                self._told(self.reports[at].source, done[at], max(counts[at], done[at]))
         if self._looks == 1:  # later ones come with their jobs
             await self._copy_dedup_windows()
         return sum(report.total + report.renumbered for report in self.reports) - before
 
-    async def _copy_new(self, place: int, places: list[Place]) -> None:
-        """Copy those that the tracker does not know."""
-        old, new, report = self._old[place], self._new[place], self.reports[place]
-        known, fresh = await sort_out(old, new, places, confirm=self._looks == 2)
-        if self._looks == 1:
-            report.already += len(known)
-        elsewhere = await self._copied_by_older_tool(old, fresh)
-        while fresh:
-            jobs = await old.read(fresh[:PORTION])
-            fresh = fresh[len(jobs) :]
-            await self._copy_jobs(place, jobs, elsewhere)
+    async def _portions(self) -> AsyncGenerator[_Portion]:
+        """All jobs that the tracker does not know, in the order in which they are written."""
+        for state in STATES:
+            for at, old in enumerate(self._old):
+                async for places in old.walk(state):
+                    known, fresh = await sort_out(old, self._new[at], places, confirm=self._looks == 2)
+                    if self._looks == 1:
+                        self.reports[at].already += len(known)
+                    yield _Portion(at, len(known))
+                    elsewhere = await self._copied_by_older_tool(old, fresh)
+                    while fresh:
+                        jobs = await old.read(fresh[:PORTION])
+                        fresh = fresh[len(jobs) :]
+                        yield _Portion(at, len(jobs), await self._settled(at, jobs), elsewhere)
 
-    async def _copy_jobs(self, place: int, jobs: list[StoredJob], elsewhere: Collection[str] = ()) -> None:
-        new, report = self._new[place], self.reports[place]
-        jobs = await self._settled(place, jobs)
+    async def _write(self, at: int, jobs: Sequence[StoredJob], elsewhere: Collection[str] = ()) -> None:
+        """Let jobs arrive that can be moved now; ``elsewhere`` are ids that an older tool has copied."""
+        if not jobs:
+            return
+        new, report = self._new[at], self.reports[at]
         await self._parents_first(jobs)
         await self._pace.take(len(jobs))
         packed: list[tuple[StoredJob, bytes]] = []
@@ -181,7 +199,7 @@ class Copier:
             with_it = self._packed(job, report, copied=job.place.id in elsewhere)
             if with_it is not None:
                 packed.append((job, with_it))
-        outcomes = await new.copy(self._counters[place], [raw for _, raw in packed]) if packed else []
+        outcomes = await new.copy(self._counters[at], [raw for _, raw in packed]) if packed else []
         for (job, _), outcome in zip(packed, outcomes, strict=True):
             self._count(job, outcome, report)
 
@@ -200,9 +218,8 @@ class Copier:
                 continue
             score = await self._old[at].redis.command("ZSCORE", move.source.waiting_children, parent)
             if score is not None:
-                await self._copy_jobs(
-                    at, await self._old[at].read([Place(parent, "waiting-children", score)])
-                )
+                read = await self._old[at].read([Place(parent, "waiting-children", score)])
+                await self._write(at, await self._settled(at, read))
                 continue
             read = await self._old[at].read([Place(parent, "wait")])
             for parent_job in await self._settled(at, [job for job in read if job.fields]):
