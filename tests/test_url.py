@@ -112,12 +112,24 @@ def test_passwords_are_never_shown() -> None:
         "redis://:s3cret@h1/zzz",
         "redis://h1?password=s3cret&nonsense=1",
         "redis+sentinel://:s3cret@h1/?sentinel_password=s3cret",
+        "redis://h1?PASSWORD=s3cret",
+        "redis://user:/s3cret@h1",
+        "redis://user:12/s3cret@h1",
+        "redis://user:x#s3cret@h1",
+        "redis://user:s3cret?x@h1",
+        "redis://user:12?s3cret@h1",
+        "redis://user:s3cret?x=y@h1",
+        "redis+cluster://:s3cret/@h1,h2",
+        "redis:user:s3cret@h1",
+        "user:s3cret@h1",
     ):
         with pytest.raises(InvalidValue) as caught:
             parse_url(url)
         assert "s3cret" not in str(caught.value)
         assert "s3cret" not in hide_password(url)
     assert "s3cret" not in repr(parse_url("redis://:s3cret@h1"))
+    for url in ("redis://h1:6379?ssl_ca_certs=/a@b.pem", "embedded:///home/a@b", "unix:///run/a@b.sock"):
+        assert hide_password(url) == url
     assert hide_password("redis://user:pw@h1/1") == "redis://user:***@h1/1"
     assert hide_password("embedded://") == "embedded://"
 

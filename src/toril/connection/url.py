@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
 from toril.errors import InvalidValue
 
@@ -98,21 +99,38 @@ _SCHEMES: Mapping[str, tuple[Mode, bool]] = {
 _TLS_PARAMETERS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
 
 
+_STRAY = re.compile(r"((?:[^:/@]*://|rediss?:)?[^:/@]*:).*@", re.DOTALL)
+
+
+def _is_stray(parts: SplitResult) -> bool:
+    """Whether user and password are not where they belong: ``/ ? #`` in a password end the part for them."""
+    if "@" in parts.netloc or parts.scheme in ("unix", "embedded", "embedded+cluster", "memory"):
+        return False
+    names = [pair.partition("=")[0] for pair in parts.query.split("&")]
+    port = parts.netloc.rpartition(":")[2] if ":" in parts.netloc else "0"
+    no_port = "@" in parts.query and not port.isdigit()
+    return no_port or any("@" in part for part in (parts.path, parts.fragment, *names))
+
+
 def hide_password(url: str) -> str:
     """The URL as it may be shown: without passwords."""
-    if "@" not in url and "password=" not in url:
+    if "@" not in url and "password=" not in url.lower():
         return url
     try:
         parts = urlsplit(url)
     except ValueError:  # where a password would stand cannot be said
         return "***"
+    if _is_stray(parts):
+        return _STRAY.sub(r"\1***@", url) if _STRAY.match(url) else "***"
+    if "@" not in parts.netloc and "password=" not in parts.query.lower():
+        return url
     if "@" in parts.netloc:
         user, _, hosts = parts.netloc.rpartition("@")
         name = user.partition(":")[0]
         parts = parts._replace(netloc=f"{name}:***@{hosts}" if ":" in user else f"{name}@{hosts}")
-    if "password=" in parts.query:
+    if "password=" in parts.query.lower():
         kept = [
-            pair if "password" not in pair.partition("=")[0] else f"{pair.partition('=')[0]}=***"
+            pair if "password" not in pair.partition("=")[0].lower() else f"{pair.partition('=')[0]}=***"
             for pair in parts.query.split("&")
         ]
         parts = parts._replace(query="&".join(kept))
@@ -135,6 +153,8 @@ class _Reader:
             self.parts = urlsplit(url)
         except ValueError as problem:
             raise self.wrong(str(problem)) from None
+        if _is_stray(self.parts) and self.parts.scheme in _SCHEMES:
+            raise self.wrong("in a user or a password, / ? # and % are written %2F %3F %23 and %25")
         self.query = self._read_query()
 
     def wrong(self, rule: str) -> InvalidValue:
