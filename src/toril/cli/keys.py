@@ -9,8 +9,8 @@ from rich.text import Text
 
 from toril.aggregate import check_tenant
 from toril.cli.careful import make_sure, yes_option
-from toril.cli.log.target import Place, on_server
 from toril.cli.looks import InOrder
+from toril.cli.place import Place, on_server
 from toril.cli.show import Column, as_json, fitted_table, note, one_line, say
 from toril.cli.times import ago
 from toril.server.keys import ApiKey, ApiKeys

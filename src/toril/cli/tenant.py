@@ -14,8 +14,9 @@ import click
 
 from toril.aggregate import check_tenant
 from toril.cli.careful import INTERRUPTED, Told, make_sure_by_name, with_progress, yes_option
-from toril.cli.log.target import Target, at_log, cold_option, require_cold, shared_options
+from toril.cli.log.target import Target, at_log, cold_option, require_cold
 from toril.cli.looks import number
+from toril.cli.place import json_option, url_option
 from toril.cli.show import Column, as_json, fitted_table, note
 from toril.connection.embedded import default_home
 from toril.connection.open import URL_VARIABLE
@@ -34,7 +35,8 @@ def tenant() -> None:
 @click.option("--home", type=click.Path(path_type=Path), help="The data directory (TORIL_HOME).")
 @click.option("--clickhouse", envvar="TORIL_CLICKHOUSE_URL", help="ClickHouse (TORIL_CLICKHOUSE_URL).")
 @yes_option
-@shared_options
+@url_option
+@json_option
 def erase(
     name: str,
     where: str | None,

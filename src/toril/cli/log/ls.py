@@ -8,8 +8,8 @@ import click
 from rich.text import Text
 
 from toril.cli.log.looking import readers_of, retention_text
-from toril.cli.log.target import Place, on_server
 from toril.cli.looks import aside, number
+from toril.cli.place import Place, on_server
 from toril.cli.show import Column, as_json, fitted_table, one_line, say
 from toril.cli.times import whole
 from toril.connection import Connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
@@ -13,6 +13,7 @@ import click
 
 from toril.cli.careful import Refused
 from toril.cli.loading import load
+from toril.cli.place import Command, Work, json_option, url_option
 from toril.connection import Connection, connect
 from toril.errors import InvalidValue, TorilError
 from toril.keyspace import LogKeys
@@ -24,14 +25,6 @@ COLD_RULE = "it names a module and a cold store (put, get, erase, aggregates) in
 
 class LogMissing(TorilError):
     """There is no such log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A server, and how to answer."""
-
-    redis: Connection
-    json: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +47,6 @@ class Target:
         return self.log.name
 
 
-Command = Callable[..., Any]
-
 name_argument = click.argument("name", metavar="LOG")
 """Comes first in every command on a log. ``on_log`` comes last, and so do the options it adds."""
 
@@ -64,25 +55,11 @@ cold_option = click.option(
 )
 
 
-def on_server(work: Callable[..., Awaitable[None]]) -> Command:
-    """A command on a server: gives ``work`` a :class:`Place`."""
-
-    @shared_options
-    @functools.wraps(work)
-    def run(url: str | None, json_: bool, **given: Any) -> None:
-        async def connected() -> None:
-            async with connect(url) as redis:
-                await work(Place(redis, json_), **given)
-
-        asyncio.run(connected())
-
-    return run
-
-
-def on_log(work: Callable[..., Awaitable[None]]) -> Command:
+def on_log(work: Work) -> Command:
     """A command on a log that exists: gives ``work`` a :class:`Target`."""
 
-    @shared_options
+    @url_option
+    @json_option
     @functools.wraps(work)
     def run(name: str, url: str | None, json_: bool, cold: str | None = None, **given: Any) -> None:
         asyncio.run(at_log(work, name, url, json_, cold=cold, **given))
@@ -91,7 +68,7 @@ def on_log(work: Callable[..., Awaitable[None]]) -> Command:
 
 
 async def at_log(
-    work: Callable[..., Awaitable[None]],
+    work: Work,
     name: str,
     url: str | None,
     json_: bool,
@@ -112,16 +89,6 @@ async def at_log(
         if layout is None:
             raise LogMissing(f"there is no log {name!r} at {redis.url}: 'toril log ls' lists those there are")
         await work(Target(Log(redis, name, **how), layout, json_), **given)
-
-
-def shared_options(command: Command) -> Command:
-    """--url and --json."""
-    for option in (
-        click.option("--json", "json_", is_flag=True, help="Print JSON."),
-        click.option("--url", help="The server (default: TORIL_REDIS_URL, else the embedded one)."),
-    ):
-        command = option(command)
-    return command
 
 
 def load_cold(said: str) -> ColdStore:

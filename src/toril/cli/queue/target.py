@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from toril.cli.place import Command, Work, json_option, url_option
 from toril.cli.show import note
 from toril.connection import Connection, connect
 from toril.errors import InvalidValue, TorilError
@@ -29,7 +29,7 @@ class QueueMissing(TorilError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A server, and how to answer."""
+    """A server, the prefix of queues on it, and how to answer."""
 
     redis: Connection
     prefix: str
@@ -58,16 +58,16 @@ class Target:
         return merged(await self.queue.counts())
 
 
-Command = Callable[..., Any]
-
 name_argument = click.argument("name")
 """Comes first in every command on a queue. ``on_queue`` comes last, and so do the options it adds."""
 
 
-def on_server(work: Callable[..., Awaitable[None]]) -> Command:
+def on_server(work: Work) -> Command:
     """A command on a server: gives ``work`` a :class:`Place`."""
 
-    @_shared_options
+    @url_option
+    @click.option("--prefix", default="bull", show_default=True, help="BullMQ's key prefix.")
+    @json_option
     @functools.wraps(work)
     def run(url: str | None, prefix: str, json_: bool, **given: Any) -> None:
         async def connected() -> None:
@@ -79,43 +79,23 @@ def on_server(work: Callable[..., Awaitable[None]]) -> Command:
     return run
 
 
-def on_queue(work: Callable[..., Awaitable[None]]) -> Command:
+def on_queue(work: Work) -> Command:
     """A command on a queue that exists: gives ``work`` a :class:`Target`."""
     return _on_queue(work, may_be_new=False)
 
 
-def on_new_queue(work: Callable[..., Awaitable[None]]) -> Command:
+def on_new_queue(work: Work) -> Command:
     """A command on a queue that need not exist yet."""
     return _on_queue(work, may_be_new=True)
 
 
-def _on_queue(work: Callable[..., Awaitable[None]], *, may_be_new: bool) -> Command:
-    @_shared_options
+def _on_queue(work: Work, *, may_be_new: bool) -> Command:
     @functools.wraps(work)
-    def run(name: str, url: str | None, prefix: str, json_: bool, **given: Any) -> None:
-        async def connected() -> None:
-            async with _opened(url, name, prefix, may_be_new) as queue:
-                await work(Target(queue, json_), **given)
+    async def found(place: Place, name: str, **given: Any) -> None:
+        queue = await find_queue(place.redis, name, place.prefix, may_be_new=may_be_new)
+        await work(Target(queue, place.json), **given)
 
-        asyncio.run(connected())
-
-    return run
-
-
-def _shared_options(command: Command) -> Command:
-    for option in (
-        click.option("--json", "json_", is_flag=True, help="Print JSON."),
-        click.option("--prefix", default="bull", show_default=True, help="BullMQ's key prefix."),
-        click.option("--url", help="The server (default: TORIL_REDIS_URL, else the embedded one)."),
-    ):
-        command = option(command)
-    return command
-
-
-@asynccontextmanager
-async def _opened(url: str | None, name: str, prefix: str, may_be_new: bool) -> AsyncIterator[Queue]:
-    async with connect(url) as redis:
-        yield await find_queue(redis, name, prefix, may_be_new=may_be_new)
+    return on_server(found)
 
 
 async def find_queue(redis: Connection, name: str, prefix: str, *, may_be_new: bool = False) -> Queue:

@@ -9,9 +9,9 @@ import msgspec
 from rich.text import Text
 
 from toril.cli.looks import aside, number
+from toril.cli.place import Place, on_server
 from toril.cli.show import Column, as_json, fitted_table, one_line, say
 from toril.cli.stream.looks import STYLES, drains
-from toril.cli.stream.target import Place, on_server
 from toril.cli.times import span, whole
 from toril.stream import StreamMetrics, StreamQueue, stream_queues
 
