@@ -6,6 +6,7 @@ import click
 from rich.text import Text
 
 from toril.cli.careful import Refused, Walk, in_steps, leave_if_stopped, make_sure, yes_option
+from toril.cli.pausing import Switched
 from toril.cli.queue.looks import so_many
 from toril.cli.queue.target import Target, name_argument, on_queue, state_option
 from toril.cli.show import as_json, note, one_line, say
@@ -26,7 +27,10 @@ _ARE = {"completed": "were completed", "failed": "failed", "waiting-children": "
 @on_queue
 async def pause(at: Target) -> None:
     """Stop all workers from taking jobs, Node's and Python's. What they have, they finish."""
-    await _switch(at, "paused")
+    changed = not await at.queue.is_paused()
+    if changed:
+        await at.queue.pause()
+    Switched(at.name, paused=True, changed=changed).tell(at.json)
 
 
 @click.command()
@@ -34,18 +38,10 @@ async def pause(at: Target) -> None:
 @on_queue
 async def resume(at: Target) -> None:
     """Let workers take jobs again."""
-    await _switch(at, "resumed")
-
-
-async def _switch(at: Target, to: str) -> None:
-    changed = await at.queue.is_paused() != (to == "paused")
+    changed = await at.queue.is_paused()
     if changed:
-        await (at.queue.pause() if to == "paused" else at.queue.resume())
-    if at.json:
-        as_json({"queue": at.name, "paused": to == "paused", "changed": changed})
-        return
-    what = to if changed else "was paused already" if to == "paused" else "was not paused"
-    say(Text(f"{one_line(at.name)} {'is ' if changed else ''}{what}."))
+        await at.queue.resume()
+    Switched(at.name, paused=False, changed=changed).tell(at.json)
 
 
 # ---------------------------------------------------------------------------- drain

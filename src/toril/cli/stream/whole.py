@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
-from toril.cli.show import as_json, complain, one_line, say
+from toril.cli.pausing import Switched
+from toril.cli.show import as_json, complain, say
 from toril.cli.stream.looks import so_many
 from toril.cli.stream.target import Target, name_argument, on_queue
 
@@ -15,7 +16,9 @@ from toril.cli.stream.target import Target, name_argument, on_queue
 @on_queue
 async def pause(at: Target) -> None:
     """Stop all workers from taking jobs. What they have, they finish; jobs may be added."""
-    await _switch(at, "paused")
+    changed = not await _is_paused(at)
+    await at.queue.pause()
+    Switched(at.name, paused=True, changed=changed).tell(at.json)
 
 
 @click.command()
@@ -23,18 +26,14 @@ async def pause(at: Target) -> None:
 @on_queue
 async def resume(at: Target) -> None:
     """Let workers take jobs again."""
-    await _switch(at, "resumed")
+    changed = await _is_paused(at)
+    await at.queue.resume()
+    Switched(at.name, paused=False, changed=changed).tell(at.json)
 
 
-async def _switch(at: Target, to: str) -> None:
-    changed = (await at.queue.metrics()).total.paused != (to == "paused")
-    # Also where it seems done: another partition may have been left out.
-    await (at.queue.pause() if to == "paused" else at.queue.resume())
-    if at.json:
-        as_json({"queue": at.name, "paused": to == "paused", "changed": changed})
-        return
-    what = f"is {to}" if changed else "was paused already" if to == "paused" else "was not paused"
-    say(Text(f"{one_line(at.name)} {what}."))
+async def _is_paused(at: Target) -> bool:
+    """Whether it seems so. A partition may have been left out, hence it is switched in any case."""
+    return (await at.queue.metrics()).total.paused
 
 
 @click.command()
