@@ -7,17 +7,15 @@ from dataclasses import asdict, dataclass
 import click
 from rich.text import Text
 
+from toril.cli.listing import limit_option, tell_left_out, tell_more
 from toril.cli.log.looking import readers_of, retention_text
-from toril.cli.looks import aside, number
+from toril.cli.looks import number
 from toril.cli.place import Place, on_server
 from toril.cli.show import Column, as_json, fitted_table, one_line, say
-from toril.cli.times import whole
 from toril.connection import Connection
 from toril.keyspace import LOG_METAS, LogKeys, log_of
 from toril.log import Log, UnknownForm
 from toril.log.layout import read_layout
-
-MOST = 10_000
 
 
 @dataclass(slots=True)
@@ -42,14 +40,7 @@ class Seen:
 
 
 @click.command("ls")
-@click.option(
-    "--limit",
-    default="50",
-    show_default=True,
-    metavar="N",
-    callback=whole("limit", 1, MOST),
-    help="How many logs to show, in the order of their names.",
-)
+@limit_option("logs", 50)
 @on_server
 async def ls(place: Place, limit: int) -> None:
     """List the event logs.
@@ -129,7 +120,5 @@ def _show(seen: list[Seen], total: int) -> None:
     for log in seen:
         if log.problem:
             say(Text(f" ✘ {one_line(log.problem)}"))
-    if left_out:
-        aside(f"No room for: {', '.join(left_out)}.")
-    if len(seen) < total:
-        aside(f"The first {len(seen):,} of {total:,} logs. More: --limit {min(total, MOST)}")
+    tell_left_out(left_out)
+    tell_more("logs", len(seen), total)

@@ -6,6 +6,7 @@ import click
 from rich.text import Text
 
 from toril.cli.careful import make_sure, yes_option
+from toril.cli.listing import tell_left_out
 from toril.cli.log.looking import events, look_at_readers, partitions, readers_of
 from toril.cli.log.target import Target, name_argument, on_log
 from toril.cli.looks import aside, number
@@ -53,9 +54,7 @@ async def readers(at: Target) -> None:
         holds = Text(events(reader.held), "yellow") if reader.holds_up else Text("nothing", "dim")
         where = Text(f"{reader.behind:,} of {reader.partitions:,}", "" if reader.behind else "dim")
         rows.append([one_line(reader.name), kind, number(reader.backlog), where, age, holds])
-    left_out = fitted_table(columns, rows)
-    if left_out:
-        aside(f"No room for: {', '.join(left_out)}.")
+    tell_left_out(fitted_table(columns, rows))
     if layout.retention is None or not layout.retention.trims:
         why = "nobody has chosen what is kept" if layout.retention is None else "all is kept"
         aside(f"Nothing is trimmed: {why}.")

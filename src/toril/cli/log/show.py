@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from toril.cli.listing import tell_left_out
 from toril.cli.log.aggregate import MOST, parse_key, show_aggregate
 from toril.cli.log.looking import (
     ReaderSeen,
@@ -314,9 +315,7 @@ def _by_partition(at: Target, standings: Sequence[Standing], limit: int) -> None
                 Text(state, "yellow"),
             ]
         )
-    left_out = fitted_table(columns, rows)
-    if left_out:
-        aside(f"No room for: {', '.join(left_out)}.")
+    tell_left_out(fitted_table(columns, rows))
     if len(shown) < len(standings):
         aside(f"The first {len(shown):,} of {len(standings):,} partitions. More: --limit {len(standings)}")
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from rich.text import Text
 
+from toril.cli.listing import tell_left_out
 from toril.cli.looks import aside, unwrapped
 from toril.cli.queue.looks import STATE_STYLES, so_many
 from toril.cli.queue.reading import compact, moment, options, told
@@ -136,8 +137,7 @@ def _show(at: Target, group: dict[str, Any], oldest: bool) -> bool:
     left_out = fitted_table(
         [columns[place] for place in used], [[row[place] for place in used] for row in rows]
     )
-    if left_out:
-        aside(f"No room for: {', '.join(left_out)}.")
+    tell_left_out(left_out)
     if len(seen) < group["total"]:
         aside(f"{len(seen):,} of {total}. More: --state {state} --limit {min(group['total'], MOST)}")
     return bool(left_out) or len(seen) < group["total"]

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 import click
 from rich.text import Text
 
-from toril.cli.looks import aside, number
+from toril.cli.listing import limit_option, tell_left_out, tell_more
+from toril.cli.looks import number
 from toril.cli.queue.looks import STATE_STYLES, version_text
 from toril.cli.queue.target import STATES, Place, merged, on_server
 from toril.cli.show import Column, as_json, fitted_table, one_line, say
-from toril.cli.times import whole
 from toril.connection import CommandRefused, Connection
 from toril.connection.topology import Shard
 from toril.connection.url import Address
@@ -23,7 +23,6 @@ from toril.queue.queue import client_name
 
 AT_ONCE = 50
 """How many queues are asked at a time."""
-MOST = 10_000
 
 _SHORT = {"prioritized": "priority", "waiting-children": "children"}
 _LEAVES = {"completed": 5, "waiting-children": 3, "prioritized": 2, "delayed": 1}
@@ -44,14 +43,7 @@ class Seen:
 
 
 @click.command("ls")
-@click.option(
-    "--limit",
-    default="200",
-    show_default=True,
-    metavar="N",
-    callback=whole("limit", 1, MOST),
-    help="How many queues to show, in the order of their names.",
-)
+@limit_option("queues", 200)
 @on_server
 async def ls(place: Place, limit: int) -> None:
     """List the queues.
@@ -156,7 +148,5 @@ def _show(seen: list[Seen], total: int) -> None:
     left_out = fitted_table(columns, rows)
     for problem in dict.fromkeys(queue.problem for queue in seen if queue.problem):
         say(Text(f" ✘ {problem}"))
-    if left_out:
-        aside(f"No room for: {', '.join(left_out)}.")
-    if len(seen) < total:
-        aside(f"The first {len(seen):,} of {total:,} queues. More: --limit {min(total, MOST)}")
+    tell_left_out(left_out)
+    tell_more("queues", len(seen), total)

@@ -10,6 +10,7 @@ import click
 from rich.text import Text
 
 from toril.cli.careful import make_sure, make_sure_by_name, yes_option
+from toril.cli.listing import tell_left_out
 from toril.cli.looks import InOrder, aside, number
 from toril.cli.runtime.target import (
     Target,
@@ -51,9 +52,7 @@ async def list_processors(at: Target) -> None:
         Column("waiting", right=True, leave=2),
         Column("run by", least=10),
     ]
-    left_out = fitted_table(columns, [_row(pipeline, its, now) for pipeline, its in found])
-    if left_out:
-        aside(f"No room for: {', '.join(left_out)}.")
+    tell_left_out(fitted_table(columns, [_row(pipeline, its, now) for pipeline, its in found]))
 
 
 def _row(pipeline: str, its: ProcessorStanding, now: int) -> list[str | Text]:

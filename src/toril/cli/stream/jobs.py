@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from toril.cli.listing import tell_left_out
 from toril.cli.looks import aside, pretty, section, unwrapped
 from toril.cli.queue.reading import compact
 from toril.cli.show import Column, as_json, fitted_table, one_line, say
@@ -148,9 +149,7 @@ async def dead(at: Target, limit: int, reason: str | None) -> None:
 def _table(
     columns: list[Column], rows: list[list[str | Text]], shown: int, total: int, so_many_there: str
 ) -> None:
-    left_out = fitted_table(columns, rows)
-    if left_out:
-        aside(f"No room for: {', '.join(left_out)}.")
+    tell_left_out(fitted_table(columns, rows))
     if shown < total:
         aside(f"{shown:,} of {so_many_there}. More: --limit {min(total, MOST)}")
 

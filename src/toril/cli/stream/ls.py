@@ -8,16 +8,16 @@ import click
 import msgspec
 from rich.text import Text
 
-from toril.cli.looks import aside, number
+from toril.cli.listing import limit_option, tell_left_out, tell_more
+from toril.cli.looks import number
 from toril.cli.place import Place, on_server
 from toril.cli.show import Column, as_json, fitted_table, one_line, say
 from toril.cli.stream.looks import STYLES, drains
-from toril.cli.times import span, whole
+from toril.cli.times import span
 from toril.stream import StreamMetrics, StreamQueue, stream_queues
 
 AT_ONCE = 20
 """How many queues are asked at a time."""
-MOST = 10_000
 
 COLUMNS = (
     Column("queue", least=24),
@@ -36,14 +36,7 @@ COLUMNS = (
 
 
 @click.command("ls")
-@click.option(
-    "--limit",
-    default="200",
-    show_default=True,
-    metavar="N",
-    callback=whole("limit", 1, MOST),
-    help="How many queues to show, in the order of their names.",
-)
+@limit_option("queues", 200)
 @on_server
 async def ls(place: Place, limit: int) -> None:
     """List the stream queues.
@@ -75,10 +68,8 @@ def _show(seen: list[StreamMetrics], total: int) -> None:
     }
     used = [place for place, column in enumerate(COLUMNS) if not quiet.get(column.name)]
     left_out = fitted_table([COLUMNS[at] for at in used], [[row[at] for at in used] for row in rows])
-    if left_out:
-        aside(f"No room for: {', '.join(left_out)}.")
-    if len(seen) < total:
-        aside(f"The first {len(seen):,} of {total:,} queues. More: --limit {min(total, MOST)}")
+    tell_left_out(left_out)
+    tell_more("queues", len(seen), total)
 
 
 def _row(found: StreamMetrics) -> list[str | Text]:

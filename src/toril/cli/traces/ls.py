@@ -12,6 +12,7 @@ import click
 import msgspec
 from rich.text import Text
 
+from toril.cli.listing import tell_left_out
 from toril.cli.looks import aside, number
 from toril.cli.show import Column, as_json, fitted_table, one_line, say, width
 from toril.cli.times import duration, whole
@@ -105,8 +106,7 @@ def show_list(traces: Sequence[TraceSeen], order: TraceOrder, *, more: bool) -> 
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     left_out = [name or "bars" for name in fitted_table(columns, rows)]
     aside(_footer(len(traces), order, more, next(filter(None, moments), None), is_one_day))
-    if left_out:
-        aside(f"No room for: {', '.join(left_out)}.")
+    tell_left_out(left_out)
 
 
 def _moment(trace: TraceSeen) -> datetime | None:
