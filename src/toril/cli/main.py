@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 import click
 from rich.text import Text
 
 import toril
+from toril.cli.lazy import Lazy, LazyGroup
 from toril.cli.show import errors
 from toril.errors import TorilError
 
@@ -34,38 +34,16 @@ COMMANDS = {
     "up": ("up", "Collect spans over HTTP, and process them, all in one process."),
     "worker": ("worker", "Run workers of job queues and stream queues."),
 }
-"""Each command: its module in ``toril.cli``, and what it is for.
-
-A module is imported when its command is called: it may need an extra that the others do not.
-"""
+"""Each command: its module in ``toril.cli``, and what it is for."""
 
 
-class Commands(click.Group):
-    """Commands that are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        try:
-            module = import_module(f"toril.cli.{COMMANDS[cmd_name][0]}")
-        except ModuleNotFoundError as problem:
-            if problem.name is None or problem.name.partition(".")[0] == "toril":
-                raise
-            raise TorilError(
-                f"`toril {cmd_name}` needs {problem.name}, which is not installed: pip install 'toril[all]'"
-            ) from None
-        found: click.Command = getattr(module, cmd_name)
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, what) for name, (_, what) in sorted(COMMANDS.items())])
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    called="toril",
+    lazy={name: Lazy(f"toril.cli.{module}", what) for name, (module, what) in COMMANDS.items()},
+    extra="all",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(toril.__version__, prog_name="toril")
 def cli() -> None:
     """Work and events that must not be lost and must stay in order, on Redis and Redis Cluster.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
-from toril.errors import TorilError
+from toril.cli.lazy import Lazy, LazyGroup
 
 __all__ = ["lake"]
 
@@ -28,39 +26,15 @@ COMMANDS = {
     "audit": "Prove that log, lake and live store agree.",
     "load": "Load gold tables into ClickHouse.",
 }
-"""Each command, in the order in which they are needed: a function of that name in a module of that name.
-
-A module is imported when its command is called: most of them need Spark.
-"""
+"""Each command, in the order in which they are needed: a function of that name in a module of that name."""
 
 
-class Commands(click.Group):
-    """Commands that are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        try:
-            module = import_module(f"toril.cli.lake.{cmd_name}")
-        except ModuleNotFoundError as problem:
-            if problem.name is None or problem.name.partition(".")[0] == "toril":
-                raise
-            raise TorilError(
-                f"`toril lake {cmd_name}` needs {problem.name}, which is not installed: "
-                "pip install 'toril[spark]'"
-            ) from None
-        found: click.Command = getattr(module, cmd_name)
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-
-@click.group(cls=Commands)
+@click.group(
+    cls=LazyGroup,
+    called="toril lake",
+    lazy={name: Lazy(f"toril.cli.lake.{name}", what) for name, what in COMMANDS.items()},
+    extra="spark",  # most of them need it
+)
 def lake() -> None:
     """Archive the event log in tables, and compute over all of history with Spark.
 
