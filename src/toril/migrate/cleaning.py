@@ -65,8 +65,10 @@ async def cleanup(
     if not allow_workers:
         reasons += [
             f"old workers of {check.source!r} are connected: {', '.join(check.workers)}"
-            for check in checks
             if check.workers
+            else f"old workers of {check.source!r} may be connected: the server refuses CLIENT LIST"
+            for check in checks
+            if check.workers != []
         ]
     for move in moves:
         phase = (await Destination(destination, move.destination, "").facts()).get("phase")

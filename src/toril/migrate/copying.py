@@ -112,7 +112,7 @@ class Copier:
 
     async def _begin(self) -> None:
         for place, (move, old, new) in enumerate(zip(self.moves, self._old, self._new, strict=True)):
-            self.reports[place].workers = await old.workers() or []
+            self.reports[place].workers = await old.workers()
             await _refuse_v6(old)
             await _refuse_v6(QueueReader(new.redis, new.keys))
             await self._check(move, old, self.reports[place].workers)
@@ -138,12 +138,18 @@ class Copier:
                 await new.note(paused=1)
                 await QueueStore(old.redis, old.keys).pause()
 
-    async def _check(self, move: Move, old: QueueReader, workers: Sequence[str]) -> None:
-        if self.options.pause or self.options.allow_workers or not workers or await old.is_paused():
+    async def _check(self, move: Move, old: QueueReader, workers: Sequence[str] | None) -> None:
+        if self.options.pause or self.options.allow_workers or workers == [] or await old.is_paused():
             return
+        name = move.source.name
+        who = (
+            f"old workers of {name!r} are connected ({', '.join(workers)})"
+            if workers
+            else f"old workers of {name!r} may be connected (the server refuses CLIENT LIST)"
+        )
         raise WorkersConnected(
-            f"old workers of {move.source.name!r} are connected ({', '.join(workers)}) and could run jobs "
-            "that are copied: let the queue be paused, stop them, or let jobs run twice (--allow-workers)"
+            f"{who} and could run jobs that are copied: let the queue be paused, stop them, or let jobs run "
+            "twice (--allow-workers)"
         )
 
     # ------------------------------------------------------------------ looking at everything once

@@ -33,7 +33,8 @@ class QueuePlan:
     """Of its jobs, those that were copied already."""
     pending: int = 0
     paused: bool = False
-    workers: list[str] = field(default_factory=list)
+    workers: list[str] | None = field(default_factory=list)
+    """Old workers that are connected; None where the server does not tell."""
     phase: str = ""
     """How far it is: nothing, copying, rolling back or cleaned."""
 
@@ -106,7 +107,7 @@ async def make_plan(
             move.destination.slot,
             linked.get(move.source.name, []),
             paused=await old.is_paused(),
-            workers=await old.workers() or [],
+            workers=await old.workers(),
         )
         plan.phase = (await new.facts()).get("phase", "")
         plan.schedulers = await source.command("ZCARD", move.source.repeat)

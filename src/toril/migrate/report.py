@@ -50,7 +50,8 @@ class QueueReport:
     """Children whose parents are not there yet."""
     schedulers: int = 0
     dedup_keys: int = 0
-    workers: list[str] = field(default_factory=list)
+    workers: list[str] | None = field(default_factory=list)
+    """Old workers that are connected; None where the server does not tell."""
     problems: list[Problem] = field(default_factory=list)
     problem_count: int = 0
 

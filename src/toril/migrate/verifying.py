@@ -46,7 +46,8 @@ class QueueCheck:
     """Jobs that are not what was copied, although nobody has begun them."""
     schedulers: int = 0
     """Schedulers that were not copied."""
-    workers: list[str] = field(default_factory=list)
+    workers: list[str] | None = field(default_factory=list)
+    """Old workers that are connected; None where the server does not tell."""
     problems: list[Problem] = field(default_factory=list)
 
     def reasons(self) -> list[str]:
@@ -93,7 +94,7 @@ async def _verify_queue(
 ) -> QueueCheck:
     facts = await new.facts()
     check = QueueCheck(move.source.name, move.destination.name, facts.get("source") == source_name(old))
-    check.workers = await old.workers() or []
+    check.workers = await old.workers()
     there = QueueReader(new.redis, new.keys)
     of, done = sum((await old.counts()).values()), 0
     for state in STATES:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import click
 
+from toril.cli.migrate.environment import TO_URL_VARIABLE, usual_url
 from toril.cli.show import complain, errors, note
 from toril.connection import Connection, connect
 from toril.connection.open import URL_VARIABLE
@@ -122,7 +122,11 @@ def _server_options(command: Command) -> Command:
         click.option("--json", "json_", is_flag=True, help="Print JSON."),
         click.option("--to-prefix", help="BullMQ's key prefix for the new queues (default: the same)."),
         click.option("--prefix", default="bull", show_default=True, help="BullMQ's key prefix."),
-        click.option("--to-url", help="The server of the new queues (default: the same)."),
+        click.option(
+            "--to-url",
+            envvar=TO_URL_VARIABLE,
+            help=f"The server of the new queues (default: {TO_URL_VARIABLE}, or the same).",
+        ),
         click.option(
             "--url", help=f"The server (default: {URL_VARIABLE}, REDIS_CLUSTER_ENDPOINTS, REDIS_URL)."
         ),
@@ -136,17 +140,6 @@ rate_option = click.option(
 )
 
 
-def usual_url() -> str | None:
-    """The server that the environment names, as applications with BullMQ name theirs."""
-    if os.environ.get(URL_VARIABLE):
-        return None
-    if endpoints := os.environ.get("REDIS_CLUSTER_ENDPOINTS"):
-        hosts = [each.strip().rpartition("://")[2] for each in endpoints.split(",") if each.strip()]
-        secure = "rediss" if endpoints.strip().startswith("rediss://") else "redis"
-        return f"{secure}+cluster://{','.join(hosts)}"
-    return os.environ.get("REDIS_URL") or None
-
-
 def show_problems(problems: Sequence[Problem], count: int | None = None) -> None:
     """Problems of single jobs, at the end."""
     total = len(problems) if count is None else count
@@ -156,9 +149,11 @@ def show_problems(problems: Sequence[Problem], count: int | None = None) -> None
         errors.print(f"… {total - SHOWN:,} more: --json", style="dim")
 
 
-def name_workers(source: str, workers: Sequence[str]) -> None:
+def name_workers(source: str, workers: Sequence[str] | None) -> None:
     """Say which old workers there are."""
-    if workers:
+    if workers is None:
+        note(f"the server does not say whether old workers of {source} are connected: it refuses CLIENT LIST")
+    elif workers:
         shown = ", ".join(workers[:5]) + (f" and {len(workers) - 5} more" if len(workers) > 5 else "")
         note(f"old workers of {source} are connected: {shown}")
 
