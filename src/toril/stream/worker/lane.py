@@ -57,8 +57,8 @@ class Crew(Protocol):
     options: StreamOptions
     consumer: str
 
-    def room_for(self, lane: Lane, leaving: int = 0) -> int:
-        """How many more jobs a lane may have, when so many leave it."""
+    def room_for(self, lane: Lane) -> int:
+        """How many more jobs a lane may have."""
 
     def begin(self, lane: Lane, job: Taken) -> None:
         """Work on a job."""
@@ -104,6 +104,9 @@ class Lane:
         """How often there was news of work: a step that was sent before must not say there is none."""
         self._flying = 0
         """Calls under way that bring jobs: a recovery must not take those for lost."""
+        self._just_sent = False
+        """In this turn of the event loop. The other step waits for the next one: two in one write are also
+        answered together, and then server and worker only ever wait for each other."""
         self._landed = asyncio.Event()
         self._landed.set()
         self._recovering = asyncio.Lock()
@@ -138,6 +141,11 @@ class Lane:
             self._worker.report(problem)
 
     @property
+    def load(self) -> int:
+        """The jobs it works on, and those it has asked for: a job that has ended takes up no room."""
+        return len(self.held) - len(self._giving_up) + self.asked
+
+    @property
     def busy(self) -> bool:
         """Whether something is under way that must be waited for."""
         return bool(self.held or self._ended or self.asked)
@@ -152,6 +160,8 @@ class Lane:
 
     async def _keep_stepping(self) -> None:
         while True:
+            if self._just_sent:
+                await asyncio.sleep(0)
             ended, wanted = self._next_step()
             if not ended and not wanted:
                 self.wake.clear()
@@ -160,15 +170,22 @@ class Lane:
                 continue
             self.asked += wanted
             heard = self._heard
+            self._just_sent = True
+            asyncio.get_running_loop().call_soon(self._sent)
             try:
                 result = await self._step(ended, wanted)
             finally:
                 self.asked -= wanted
             self._settle(ended, result, wanted, heard)
 
+    def _sent(self) -> None:
+        self._just_sent = False
+
     def _next_step(self) -> tuple[list[Ended], int]:
+        room = self._worker.room_for(self)
+        if self._many_wait and self._flying and max(len(self._ended), room) < self._largest_step:
+            return [], 0  # under load little waits until there is more, or the step under way is back
         ended = [self._ended.popleft() for _ in range(min(len(self._ended), self._largest_step))]
-        room = self._worker.room_for(self, len(ended))
         # With nothing to give up, asking is worth a call only when there may be something to take.
         if room <= 0 or (self.drained and not ended):
             return ended, 0

@@ -223,16 +223,16 @@ class StreamWorker(Handlers):
 
     # ------------------------------------------------------------------ what the lanes ask for
 
-    def room_for(self, lane: Lane, leaving: int = 0) -> int:
-        """How many more jobs a lane may have, when so many leave it: its share, if others have some."""
+    def room_for(self, lane: Lane) -> int:
+        """How many more jobs a lane may have: its share, if others have some."""
         if self._closing or self._paused:
             return 0
         capacity = self.concurrency + self.prefetch
-        room = capacity - sum(len(each.held) + each.asked for each in self._lanes) + leaving
+        room = capacity - sum(each.load for each in self._lanes)
         if len(self._lanes) == 1:
             return room
         busy = sum(not each.drained or each is lane for each in self._lanes)
-        return min(room, -(-capacity // busy) - len(lane.held) - lane.asked + leaving)
+        return min(room, -(-capacity // busy) - lane.load)
 
     def freed(self) -> None:
         """Wake the lanes: they may use the room that another one has left, or may wait for news again."""
