@@ -75,9 +75,9 @@ class SlowColdStore(SqliteColdStore):
         await super().put(batch)
         await self._dawdle()
 
-    async def get(self, aggregate: Aggregate) -> Frozen | None:
+    async def get_many(self, aggregates: Sequence[Aggregate]) -> list[Frozen | None]:
         await self._dawdle()
-        found = await super().get(aggregate)
+        found = await super().get_many(aggregates)
         await self._dawdle()
         return found
 

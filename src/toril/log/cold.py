@@ -46,6 +46,10 @@ class ColdStore(Protocol):
         """The last one that was put; None where there is none."""
         ...
 
+    async def get_many(self, aggregates: Sequence[Aggregate]) -> list[Frozen | None]:
+        """The same of many at once, in their order."""
+        ...
+
     async def erase(self, tenant: str) -> int:
         """Remove all of a tenant; says how many."""
         ...
@@ -77,6 +81,9 @@ class MemoryColdStore:
 
     async def get(self, aggregate: Aggregate) -> Frozen | None:
         return self._kept.get(aggregate.key)
+
+    async def get_many(self, aggregates: Sequence[Aggregate]) -> list[Frozen | None]:
+        return [self._kept.get(one.key) for one in aggregates]
 
     async def erase(self, tenant: str) -> int:
         gone = [key for key, frozen in self._kept.items() if frozen.aggregate.tenant == tenant]

@@ -14,7 +14,7 @@ from toril.connection.durability import Level
 from toril.errors import InvalidValue
 from toril.keyspace import LogKeys
 from toril.log.appender import Lane, Sealed, parse_appended
-from toril.log.cold import ColdStore, History
+from toril.log.cold import ColdStore, Frozen, History
 from toril.log.entry import Append, Appended, Entry, Partition
 from toril.log.erase import Erased, erase_tenant
 from toril.log.errors import HistoryTrimmed, LogError, SealedPartition
@@ -284,21 +284,36 @@ class Log:
         Found in the epoch before, while aggregates are being carried over, or in the cold store.
         """
         layout = await self.layout(anew=(await self.layout()).carrying)
+        fields = await self._before_this_epoch(layout, aggregate)
+        if fields or self.cold is None:
+            return fields
+        return _thawed(layout, await self.cold.get(aggregate))
+
+    async def whereabouts_of(self, aggregates: Sequence[Aggregate]) -> list[list[bytes]]:
+        """The same of many at once, in their order."""
+        layout = await self.layout(anew=(await self.layout()).carrying)
+        if layout.carrying:
+            found = list(await asyncio.gather(*(self._before_this_epoch(layout, one) for one in aggregates)))
+        else:
+            found = [[] for _ in aggregates]
+        if self.cold is not None:
+            left = [place for place, fields in enumerate(found) if not fields]
+            frozen = await self.cold.get_many([aggregates[place] for place in left])
+            for place, one in zip(left, frozen, strict=True):
+                found[place] = _thawed(layout, one)
+        return found
+
+    async def _before_this_epoch(self, layout: Layout, aggregate: Aggregate) -> list[bytes]:
+        """What the epoch before has of an aggregate, while aggregates are being carried over."""
         # Where all has been carried over, what the epoch before has of it is out of date.
-        if layout.carrying and await self.store(layout.current.of(aggregate)).carries():
-            partition = layout.ever[-2].of(aggregate)
-            store = self.store(partition)
-            # A partition that could still be appended to must not be copied from.
-            await store.seal(layout.current.number)
-            fields = await store.fields(aggregate)
-            if fields:
-                return rehomed(fields, partition)
-        frozen = await self.cold.get(aggregate) if self.cold is not None else None
-        if frozen is None:
+        if not layout.carrying or not await self.store(layout.current.of(aggregate)).carries():
             return []
-        if frozen.epoch == layout.current.number:
-            return frozen.flat()
-        return rehomed(frozen.flat(), layout.epoch(frozen.epoch).of(aggregate))
+        partition = layout.ever[-2].of(aggregate)
+        store = self.store(partition)
+        # A partition that could still be appended to must not be copied from.
+        await store.seal(layout.current.number)
+        fields = await store.fields(aggregate)
+        return rehomed(fields, partition) if fields else []
 
     async def bring_back(self, store: PartitionStore, aggregate: Aggregate, asked: int) -> None:
         """Bring an aggregate back that is perhaps cold, or let a new one begin."""
@@ -473,6 +488,15 @@ class Log:
         ``progress`` is told in how many partitions that was done, and of how many.
         """
         return await erase_tenant(self, tenant, progress)
+
+
+def _thawed(layout: Layout, frozen: Frozen | None) -> list[bytes]:
+    """What the cold store has of an aggregate, as the current epoch would have it."""
+    if frozen is None:
+        return []
+    if frozen.epoch == layout.current.number:
+        return frozen.flat()
+    return rehomed(frozen.flat(), layout.epoch(frozen.epoch).of(frozen.aggregate))
 
 
 async def _outcome(future: asyncio.Future[Appended]) -> Appended | BaseException:

@@ -243,14 +243,9 @@ class RedisGenerations:
             missing = await self._place_now(processor, layout, left, answers)
             await self._send_back(layout, sorted(visitors & answers.keys()))
             visitors -= answers.keys()
-            found = await asyncio.gather(
-                *(self._bring_back(layout, key, asked) for key, asked in missing.items())
-            )
-            for key, there in zip(missing, found, strict=True):
-                if there:
-                    visitors.add(key)
-                else:
-                    answers[key] = "gone"
+            found = await self._bring_back(layout, missing)
+            visitors |= found
+            answers.update((key, "gone") for key in missing.keys() - found)
             if all(one.aggregate.key in answers for one in party):
                 return
         raise LogError(f"cold aggregates could not be brought back in {TRIES} tries")
@@ -306,14 +301,25 @@ class RedisGenerations:
         await self._log.each(ask, sorted(by_partition))
         return answers
 
-    async def _bring_back(self, layout: Layout, key: str, asked: int) -> bool:
-        """Have an aggregate in Redis that is perhaps cold; False where there is none."""
-        aggregate = Aggregate.parse(key)
-        fields = await self._log.whereabouts(aggregate)
-        if fields:
-            # Where that came too late, it is asked again.
-            await self._log.store(layout.current.of(aggregate)).thaw(aggregate, asked, fields)
-        return bool(fields)
+    async def _bring_back(self, layout: Layout, missing: Mapping[str, int]) -> set[str]:
+        """Have aggregates in Redis that are perhaps cold: those that there are.
+
+        ``missing``: by key, when it was found missing.
+        """
+        aggregates = [Aggregate.parse(key) for key in missing]
+        found = {
+            one: fields
+            for one, fields in zip(aggregates, await self._log.whereabouts_of(aggregates), strict=True)
+            if fields
+        }
+        # Where one comes too late, it is asked again.
+        await asyncio.gather(
+            *(
+                self._log.store(layout.current.of(one)).thaw(one, missing[one.key], fields)
+                for one, fields in found.items()
+            )
+        )
+        return {one.key for one in found}
 
     async def _send_back(self, layout: Layout, keys: Sequence[str]) -> None:
         """Let aggregates leave that came for a moment. Those that somebody uses meanwhile stay."""
@@ -416,11 +422,10 @@ class RedisGenerations:
             layout = await self._log.layout(anew=True)
             missing = await self._strip_in(processor, layout.current, left, told)
             await self._send_back(layout, sorted(visitors - missing.keys()))
-            has = await asyncio.gather(*(self._has(processor, key) for key in missing))
-            left = [key for key, its in zip(missing, has, strict=True) if its]
+            left = await self._that_have(processor, list(missing))
             if not left:
                 return
-            await asyncio.gather(*(self._bring_back(layout, key, missing[key]) for key in left))
+            await self._bring_back(layout, {key: missing[key] for key in left})
             visitors = set(left)
         raise LogError(f"cold aggregates could not be brought back in {TRIES} tries")
 
@@ -444,11 +449,16 @@ class RedisGenerations:
         await self._log.each(one, sorted(by_partition))
         return missing
 
-    async def _has(self, processor: str, key: str) -> bool:
+    async def _that_have(self, processor: str, keys: Sequence[str]) -> list[str]:
+        """Of cold aggregates, those that have something of a processor."""
         assert self._log.cold is not None
-        frozen = await self._log.cold.get(Aggregate.parse(key))
-        names = () if frozen is None else frozen.flat()[::2]
-        return f"c:{processor}".encode() in names or f"s:{processor}".encode() in names
+        wanted = {f"c:{processor}".encode(), f"s:{processor}".encode()}
+        found = await self._log.cold.get_many([Aggregate.parse(key) for key in keys])
+        return [
+            key
+            for key, frozen in zip(keys, found, strict=True)
+            if frozen is not None and not wanted.isdisjoint(frozen.flat()[::2])
+        ]
 
 
 def _check_cut(cut: Positions, layout: Layout, standings: Sequence[Standing]) -> None:

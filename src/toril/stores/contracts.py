@@ -47,6 +47,24 @@ class ColdStoreContract(ABC):
             for one in kept:
                 assert await store.get(one.aggregate) == one
 
+    async def test_many_are_found_in_the_order_in_which_they_are_asked_for(self) -> None:
+        """With none where there is none, the last snapshot of each, and the same one twice if asked twice."""
+        async with self.open() as store:
+            assert await store.get_many([]) == []
+            assert await store.get_many([TRACE]) == [None]
+            kept = [
+                Frozen(TRACE, 1, 5, b"\x00\xff"),
+                Frozen(ODD, 1, 1, b"odd"),
+                Frozen(OTHER_TRACE, 2, 3, b""),
+            ]
+            await store.put(kept)
+            await store.put([Frozen(TRACE, 1, 4, b"older")])
+            asked = [ODD, FOREIGN_TRACE, TRACE, OTHER_TRACE, TRACE]
+            assert await store.get_many(asked) == [kept[1], None, kept[0], kept[2], kept[0]]
+            many = [Frozen(Aggregate(TENANT, "trace", f"{n}"), 1, n, b"%d" % n) for n in range(250)]
+            await store.put(many)
+            assert await store.get_many([one.aggregate for one in many[::-1]]) == many[::-1]
+
     async def test_of_two_snapshots_the_one_with_more_changes_counts(self) -> None:
         """Whatever their order, in one batch or in two."""
         async with self.open() as store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from toril.aggregate import Aggregate
 from toril.log import Frozen
@@ -10,6 +11,9 @@ from toril.stores.clickhouse.database import Database
 from toril.stores.clickhouse.table import Table
 
 PAGE = 1000
+
+AT_ONCE = 50
+"""Aggregates that are asked for in one question: they stand in its address, which may not be long."""
 
 FROZEN = Table(
     "frozen_aggregates",
@@ -56,6 +60,25 @@ class ClickHouseColdStore:
             formats={"Body": "bytes"},
         )
         return Frozen(aggregate, *found[0]) if found else None
+
+    async def get_many(self, aggregates: Sequence[Aggregate]) -> list[Frozen | None]:
+        """As :meth:`ColdStore.get_many`, some in each question."""
+        found: dict[tuple[str, str, str], list[Any]] = {}
+        keys = [(one.tenant, one.type, one.id) for one in aggregates]
+        for first in range(0, len(keys), AT_ONCE):
+            rows = await self._database.query(
+                "SELECT TenantId, AggregateType, AggregateId, Epoch, Changes, Body"
+                " FROM {database}.frozen_aggregates WHERE (TenantId, AggregateType, AggregateId)"
+                " IN {keys:Array(Tuple(String, String, String))}"
+                " ORDER BY Changes DESC LIMIT 1 BY TenantId, AggregateType, AggregateId",
+                {"keys": keys[first : first + AT_ONCE]},
+                formats={"Body": "bytes"},
+            )
+            found |= {(tenant, kind, ident): rest for tenant, kind, ident, *rest in rows}
+        return [
+            Frozen(one, *found[key]) if key in found else None
+            for one, key in zip(aggregates, keys, strict=True)
+        ]
 
     async def erase(self, tenant: str) -> int:
         """As :meth:`ColdStore.erase`."""
