@@ -15,13 +15,14 @@ from toril.errors import InvalidValue, TorilError
 from toril.handler import fit
 from toril.stream.errors import BulkFailed
 from toril.stream.job import DEFAULT_NAME, AddJob, JobOptions, NewJob
-from toril.stream.options import Route, check_seconds, check_text, check_whole
+from toril.stream.options import Route, StreamOptions, check_seconds, check_text, check_whole
 from toril.stream.partitions import Opened, partition_of, public_id
 
 BULK_JOBS, BULK_BYTES = 500, 1_000_000
 """Jobs, and bytes of their data, that one call adds: Redis is busy for about 3 µs with each."""
 
 _NO_ROUTE = Route()
+_NOTHING: dict[str, Any] = {}
 
 
 class Added(NamedTuple):
@@ -41,29 +42,35 @@ def check_job(job: AddJob, schema: Any, opened: Opened, context: str | None = No
     raw = codec.encode("data", _plain(data))
     if len(raw) > options.largest:
         raise InvalidValue("data", f"{len(raw)} bytes", f"at most {options.largest} bytes of JSON")
-    routed = opened.route.of(_fields_of(data)) if opened.route != _NO_ROUTE else {}
-    name = routed.get("name", DEFAULT_NAME) if job.name is None else job.name
+    routed = opened.route.of(_fields_of(data)) if opened.route != _NO_ROUTE else _NOTHING
+    name = routed.get("name") if job.name is None else job.name
     key = routed.get("key") if job.key is None else job.key
     tenant = routed.get("tenant") if job.tenant is None else job.tenant
-    priority = routed.get("priority", 0) if job.priority is None else job.priority
-    ttl = options.result_ttl if job.result_ttl is None else job.result_ttl
+    priority = routed.get("priority") if job.priority is None else job.priority
     unique_for = options.unique_for if job.unique_for is None else job.unique_for
-    if job.retries is not None:
-        check_whole("retries", job.retries, 0)
-    if job.timeout is not None and not job.timeout > 0:
-        raise InvalidValue("timeout", job.timeout, "a number of seconds above 0")
-    brought = JobOptions(check_seconds("result_ttl", ttl), job.retries, job.timeout, context)
     return NewJob(
-        check_text("name", name),
+        DEFAULT_NAME if name is None else check_text("name", name),
         raw,
-        brought.text(),
+        _brought(job, options, context),
         "" if key is None else check_text("key", key),
         "" if tenant is None else check_text("tenant", tenant),
-        min(check_whole("priority", priority, 0), options.levels - 1),
+        0 if priority is None else min(check_whole("priority", priority, 0), options.levels - 1),
         check_seconds("delay", job.delay),
         "" if job.unique is None else check_text("unique", job.unique),
         check_seconds("unique_for", unique_for, 0.001),
     )
+
+
+def _brought(job: AddJob, options: StreamOptions, context: str | None) -> bytes:
+    """What a job brings along for its worker, as its entry has it."""
+    ttl = check_seconds("result_ttl", options.result_ttl if job.result_ttl is None else job.result_ttl)
+    if job.retries is not None:
+        check_whole("retries", job.retries, 0)
+    if job.timeout is not None and not job.timeout > 0:
+        raise InvalidValue("timeout", job.timeout, "a number of seconds above 0")
+    if not ttl and job.retries is None and job.timeout is None and context is None:
+        return b""  # as most do
+    return msgspec.json.encode(JobOptions(ttl, job.retries, job.timeout, context))
 
 
 async def add_jobs(

@@ -61,10 +61,6 @@ class JobOptions(
     timeout: float | None = None
     trace_context: str | None = None
 
-    def text(self) -> bytes:
-        """As an entry has it: nothing, where all is as usual."""
-        return b"" if self == _USUAL else msgspec.json.encode(self)
-
 
 _USUAL = JobOptions()
 _options = msgspec.json.Decoder(JobOptions)

@@ -45,8 +45,7 @@ def check_whole(field: str, value: object, least: int, most: int | None = None) 
 
 def check_seconds(field: str, value: object, least: float = 0.0) -> int:
     """A number of seconds, as milliseconds."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and least <= value < 2**40
-    if not fits:
+    if type(value) not in (int, float) or not least <= value < 2**40:  # type: ignore[operator]
         raise InvalidValue(field, value, f"a number of seconds from {least:g} up")
     return round(value * 1000)  # type: ignore[operator]
 

@@ -96,7 +96,7 @@ local function next_id()
   q.seq = math.max(q.seq + 1, now_us)
   seq_used = true
   local ms = math.floor(q.seq / 1000)
-  return string.format('%.0f-%.0f', ms, q.seq - ms * 1000)
+  return string.format('%d-%d', ms, q.seq - ms * 1000)
 end
 
 local function stream_of(level)
@@ -184,30 +184,34 @@ end
 
 local USUAL_NAME = 'job'
 
--- A job with nothing to wait for is an entry of its level's stream. What is as usual is left out of it.
-local function add_entry(job, id)
-  local stream = stream_of(job.level)
-  if job.options ~= '' then
-    call('XADD', stream, id, 'n', job.name, 'd', job.data, 'o', job.options)
-  elseif job.name ~= USUAL_NAME then
-    call('XADD', stream, id, 'n', job.name, 'd', job.data)
+-- A job with nothing to wait for is an entry of its level's stream; its id. What is as usual is left out of it.
+local function add_entry(level, name, data, options)
+  local stream, id = stream_of(level), next_id()
+  if options ~= '' then
+    call('XADD', stream, id, 'n', name, 'd', data, 'o', options)
+  elseif name ~= USUAL_NAME then
+    call('XADD', stream, id, 'n', name, 'd', data)
   else
-    call('XADD', stream, id, 'd', job.data)
+    call('XADD', stream, id, 'd', data)
   end
   rung = true
+  return id
+end
+
+local function tally_added(jobs, bytes)
+  tally('jobs', jobs)
+  tally('added', jobs)
+  tally('bytes', bytes)
 end
 
 -- Add one job; its id. `due` is 0, or when it is to be ready (ms).
 local function add_job(job, due)
-  tally('jobs', 1)
-  tally('added', 1)
-  tally('bytes', #job.data)
-  local id = next_id()
+  tally_added(1, #job.data)
   if job.key == '' and job.tenant == '' and due <= now then
-    add_entry(job, id)
-    return id
+    return add_entry(job.level, job.name, job.data, job.options)
   end
   tally('held', 1)
+  local id = next_id()
   local hash = p .. 'j:' .. id
   call('HSET', hash, 'n', job.name, 'd', job.data, 'o', job.options, 'l', job.level, 'k', job.key, 't', job.tenant)
   if due > now then

@@ -24,23 +24,33 @@ local full = more > 0 and overfull(more, bytes)
 if full then
   return redis.error_reply(full .. '; ' .. text(more) .. ' more were refused')
 end
-local ids = {}
-for at = 3, #ARGV, EACH do
-  local unique = ARGV[at + 7]
+local function add(at, unique)
   local known = unique ~= '' and call('GET', p .. 'u:' .. unique)
   if known then
-    ids[#ids + 1] = '=' .. known
+    return '=' .. known
+  end
+  local job = { name = ARGV[at], data = ARGV[at + 1], options = ARGV[at + 2], key = ARGV[at + 3],
+    tenant = ARGV[at + 4], level = ARGV[at + 5] }
+  local delay = tonumber(ARGV[at + 6])
+  local id = add_job(job, delay > 0 and now + delay or 0)
+  if unique ~= '' then
+    call('SET', p .. 'u:' .. unique, id, 'PX', ARGV[at + 8])
+  end
+  return id
+end
+
+local ids, plain, plain_bytes = {}, 0, 0
+for at = 3, #ARGV, EACH do
+  local unique = ARGV[at + 7]
+  if unique == '' and ARGV[at + 3] == '' and ARGV[at + 4] == '' and ARGV[at + 6] == '0' then
+    -- Most jobs have nothing to wait for: these are counted together.
+    ids[#ids + 1] = add_entry(ARGV[at + 5], ARGV[at], ARGV[at + 1], ARGV[at + 2])
+    plain, plain_bytes = plain + 1, plain_bytes + #ARGV[at + 1]
   else
-    local job = { name = ARGV[at], data = ARGV[at + 1], options = ARGV[at + 2], key = ARGV[at + 3],
-      tenant = ARGV[at + 4], level = ARGV[at + 5] }
-    local delay = tonumber(ARGV[at + 6])
-    local id = add_job(job, delay > 0 and now + delay or 0)
-    if unique ~= '' then
-      call('SET', p .. 'u:' .. unique, id, 'PX', ARGV[at + 8])
-    end
-    ids[#ids + 1] = id
+    ids[#ids + 1] = add(at, unique)
   end
 end
+tally_added(plain, plain_bytes)
 -- A repeat writes too: WAIT counts what its own connection has written, and the first call may have come over
 -- another one.
 if not seq_used then
