@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -153,8 +155,27 @@ async def test_a_bar_says_how_far_how_fast_and_how_long(stage: Stage) -> None:
     assert "3,000 jobs copied." in shown
 
 
-def _on_a_terminal(url: str, *args: str) -> str:
-    """What a command says on a terminal."""
+async def test_migrate_whole_after_ctrl_c_in_the_middle(stage: Stage) -> None:
+    for _ in range(3):
+        await stage.add(count=1000)
+    half_way = partial(_on_a_terminal, interrupt=rb"[1-9]00 of 3,000", code=130)
+    shown = await asyncio.to_thread(half_way, stage.redis.url, "copy", "--rate", "2000")
+    assert "Run it again to go on." in shown
+    assert "paused: 'toril migrate rollback'" in shown
+    arrived = await stage.redis.command("LLEN", QueueKeys(NEW).wait)
+    assert 100 <= arrived < 3000
+    report = await as_json(stage, "copy")
+    (queue,) = report["queues"]
+    assert (queue["already"], queue["total"], queue["left"]) == (arrived, 3000 - arrived, 0)
+    assert report["ended"]
+    assert report["seconds"] > 0
+    assert await stage.redis.command("LRANGE", QueueKeys(NEW).wait, 0, -1) == await stage.redis.command(
+        "LRANGE", QueueKeys(OLD).paused, 0, -1
+    )
+
+
+def _on_a_terminal(url: str, *args: str, interrupt: bytes | None = None, code: int = 0) -> str:
+    """What a command says on a terminal, where Ctrl-C may be pressed when something is seen."""
     child, screen = pty.fork()
     if child == 0:
         os.environ.update(TORIL_REDIS_URL=url, COLUMNS="120", TERM="xterm")
@@ -163,8 +184,11 @@ def _on_a_terminal(url: str, *args: str) -> str:
     with suppress(OSError):  # the terminal is gone with the child
         while part := os.read(screen, 65536):
             seen += part
+            if interrupt is not None and re.search(interrupt, seen):
+                os.write(screen, b"\x03")
+                interrupt = None
     os.close(screen)
-    assert os.waitpid(child, 0)[1] == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code, seen.decode()
     return seen.decode()
 
 

@@ -60,7 +60,7 @@ async def cleanup(
     told: Told = tell_nobody,
 ) -> list[QueueCleanup]:
     """Remove the old queues; :class:`NotSafe`, and nothing is removed, where that is not safe."""
-    checks = await verify(source, destination, moves)
+    checks = await verify(source, destination, moves, told)
     reasons = [reason for check in checks for reason in check.reasons()]
     if not allow_workers:
         reasons += [

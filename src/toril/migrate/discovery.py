@@ -10,6 +10,7 @@ from toril.errors import InvalidValue
 from toril.keyspace import QueueKeys
 from toril.migrate.jobs import STATES
 from toril.migrate.reading import QueueReader
+from toril.migrate.report import Told, tell_nobody
 
 TELLING = ("meta", "id", "repeat", *STATES)
 """The keys by which a queue is recognised: a queue need not have ``meta``."""
@@ -51,7 +52,9 @@ async def choose_queues(
     return list(dict.fromkeys(found))
 
 
-async def find_links(redis: Connection, names: Sequence[str], prefix: str = "bull") -> list[list[str]]:
+async def find_links(
+    redis: Connection, names: Sequence[str], prefix: str = "bull", told: Told = tell_nobody
+) -> list[list[str]]:
     """Groups of queues that flows link, with those that are linked to them and were not named."""
     linked: dict[str, set[str]] = {}
     to_look = list(names)
@@ -61,8 +64,11 @@ async def find_links(redis: Connection, names: Sequence[str], prefix: str = "bul
             continue
         linked[name] = {name}
         reader = QueueReader(redis, QueueKeys(name, prefix))
+        of, done = sum((await reader.counts()).values()), 0
         for state in STATES:
             async for places in reader.walk(state):
+                done += len(places)
+                told(f"looking at {name}", done, max(of, done))
                 parents, children = await reader.links(places)
                 for key in [*(parent + b":" for parent in parents), *children]:
                     linked[name].add(_queue_of(key, prefix))

@@ -15,6 +15,7 @@ from toril.migrate.discovery import choose_queues, find_links
 from toril.migrate.jobs import LETTERS, NAMES, STATES
 from toril.migrate.moves import Move, Moves, new_names
 from toril.migrate.reading import QueueReader
+from toril.migrate.report import Told, tell_nobody
 from toril.migrate.status import known_names
 
 
@@ -76,13 +77,14 @@ async def choose_moves(
     given: Mapping[str, str] | None = None,
     tag: str | None = None,
     other_server: bool = False,
+    told: Told = tell_nobody,
 ) -> tuple[Moves, list[list[str]]]:
     """The queues that are meant, with those that flows link to them; and the groups that flows make.
 
     A migration that has begun goes on under the names it began with.
     """
     chosen = await choose_queues(source, names, prefix, given)
-    groups = await find_links(source, chosen, prefix)
+    groups = await find_links(source, chosen, prefix, told)
     every = [name for group in groups for name in group]
     known = await known_names(destination, prefix, to_prefix or prefix)
     made = new_names(every, groups, known | dict(given or {}), tag)

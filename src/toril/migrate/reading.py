@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from itertools import chain
 from typing import Any
 
 from toril.connection import CommandRefused, Connection, load_script
@@ -118,7 +119,8 @@ class QueueReader:
         for start in range(0, len(places), 20):
             part = await asyncio.gather(*(self._read_one(place.id) for place in places[start : start + 20]))
             replies += part
-            size += sum(len(value) for reply in part for value in reply[0] if isinstance(reply[0], list))
+            read = chain.from_iterable(chain(*reply[1:6], reply[0]) for reply in part)
+            size += sum(len(value) for value in read if isinstance(value, bytes))
             if size > PORTION_BYTES:
                 break
         return replies

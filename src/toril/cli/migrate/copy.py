@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import click
 from rich.text import Text
@@ -62,22 +63,33 @@ async def copy(
     if not len(at.moves) and not at.json:
         say(Text(CLEAN))
         return
+    if follow:
+        note("following the old queues: Ctrl-C ends it")
+    started = time.perf_counter()
     with bars(at.json) as told:
         copier = Copier(at.source, at.destination, at.moves, options, told)
         work = until_told(copier.follow) if follow else interruptible(copier.copy())
         ended = await work is not None
+    seconds = time.perf_counter() - started
     left = sum(report.left for report in copier.reports)
     if at.json:
-        as_json({"queues": [report.as_json() for report in copier.reports], "left": left, "ended": ended})
+        as_json(
+            {
+                "queues": [report.as_json() for report in copier.reports],
+                "left": left if ended else None,
+                "ended": ended,
+                "seconds": round(seconds, 3),
+            }
+        )
     else:
-        _show(copier.reports, ended, left)
+        _show(copier.reports, ended, left, seconds)
     if not ended:
         sys.exit(INTERRUPTED)
     if left:
         sys.exit(LEFT)
 
 
-def _show(reports: list[QueueReport], ended: bool, left: int) -> None:
+def _show(reports: list[QueueReport], ended: bool, left: int, seconds: float) -> None:
     columns = [
         Column("old name", least=12),
         Column("new name", least=12),
@@ -93,7 +105,7 @@ def _show(reports: list[QueueReport], ended: bool, left: int) -> None:
             number(report.total, "green"),
             number(report.already),
             number(report.schedulers),
-            number(report.left, "yellow"),
+            number(report.left if ended else None, "yellow"),
         ]
         for report in reports
     ]
@@ -111,8 +123,11 @@ def _show(reports: list[QueueReport], ended: bool, left: int) -> None:
         name_workers(report.source, report.workers)
         show_problems(report.problems, report.problem_count)
     copied = sum(report.total for report in reports)
+    if copied and seconds >= 1:
+        note(f"in {seconds:,.1f} seconds, {copied / seconds:,.0f} jobs a second")
     if not ended:
         say(Text(f"Stopped: {so_many(copied)} copied. Run it again to go on.", "yellow"))
+        note("the old queues stay as they are, paused: 'toril migrate rollback' would let them go on instead")
     elif left:
         say(Text(f"{so_many(copied)} copied, {left:,} left. Run it again to copy the rest.", "yellow"))
     else:

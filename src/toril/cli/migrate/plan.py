@@ -13,7 +13,7 @@ from toril.migrate import verify as verify_queues
 
 STATES = ("waiting", "prioritized", "delayed", "waiting-children", "active", "failed", "completed")
 _SHORT = {"prioritized": "priority", "waiting-children": "children"}
-_LEAVE = {"completed": 5, "failed": 4, "active": 3, "waiting-children": 2, "prioritized": 1}
+_LEAVE = {"completed": 6, "failed": 5, "active": 4, "waiting-children": 3, "prioritized": 2, "delayed": 2}
 
 CLEAN = "There are no queues without a hash tag. Migration is clean."
 
@@ -62,12 +62,14 @@ async def _is_safe(at: Target, made: Plan) -> bool:
 
 
 def _show(made: Plan) -> None:
+    states = [state for state in STATES if any(queue.counts[state] for queue in made.queues)]
+    schedulers = [Column("schedulers", right=True, leave=7)] if any(q.schedulers for q in made.queues) else []
     columns = [
-        Column("old name", least=12),
-        Column("new name", least=12),
-        Column("slot", right=True, leave=6),
-        *(Column(_SHORT.get(state, state), right=True, leave=_LEAVE.get(state, 0)) for state in STATES),
-        Column("schedulers", right=True, leave=7),
+        Column("old name", least=20),
+        Column("new name", least=24),
+        Column("slot", right=True, leave=8),
+        *(Column(_SHORT.get(state, state), right=True, leave=_LEAVE.get(state, 1)) for state in states),
+        *schedulers,
         Column("copied", right=True),
         Column("pending", right=True),
     ]
@@ -76,8 +78,8 @@ def _show(made: Plan) -> None:
             one_line(queue.source),
             one_line(queue.destination),
             str(queue.slot),
-            *(number(queue.counts[state]) for state in STATES),
-            number(queue.schedulers),
+            *(number(queue.counts[state]) for state in states),
+            *(number(queue.schedulers) for _ in schedulers),
             number(queue.copied, "green"),
             number(queue.pending, "yellow"),
         ]

@@ -36,7 +36,8 @@ async def rollback(at: Target, yes: bool) -> None:
     else:
         for each in done:
             finished = f", {each.done:,} were finished in {each.destination}" if each.done else ""
-            say(Text(f"{one_line(each.source)}: {so_many(each.back)} back{finished}."))
+            goes_on = "; it goes on" if each.resumed else ""
+            say(Text(f"{one_line(each.source)}: {so_many(each.back)} back{finished}{goes_on}."))
             if each.busy:
                 note(f"{each.destination}: {so_many(each.busy)} being worked on: run it again later")
             if each.own:

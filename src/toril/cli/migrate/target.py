@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 import click
 
+from toril.cli.careful import INTERRUPTED
 from toril.cli.migrate.environment import TO_URL_VARIABLE, usual_url
+from toril.cli.migrate.progress import bars, interruptible
 from toril.cli.show import complain, errors, note
 from toril.connection import Connection, connect
 from toril.connection.open import URL_VARIABLE
@@ -89,17 +92,24 @@ def on_queues(work: Callable[..., Awaitable[None]]) -> Command:
         at: Journey, queues: Sequence[str], mapping: Path | None, tag: str | None, **given: Any
     ) -> None:
         names = read_mapping(mapping) if mapping else {}
-        moves, groups = await choose_moves(
-            at.source,
-            at.destination,
-            queues,
-            prefix=at.prefix,
-            to_prefix=at.to_prefix,
-            given=names,
-            tag=tag,
-            other_server=at.destination is not at.source,
-        )
-        await work(Target(at, moves, groups), **given)
+        with bars(at.json) as told:
+            found = await interruptible(
+                choose_moves(
+                    at.source,
+                    at.destination,
+                    queues,
+                    prefix=at.prefix,
+                    to_prefix=at.to_prefix,
+                    given=names,
+                    tag=tag,
+                    other_server=at.destination is not at.source,
+                    told=told,
+                )
+            )
+        if found is None:
+            note("stopped: nothing was changed")
+            sys.exit(INTERRUPTED)
+        await work(Target(at, *found), **given)
 
     command = on_servers(functools.wraps(work)(chosen))
     for option in (
