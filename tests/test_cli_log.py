@@ -19,7 +19,7 @@ import pytest
 from tests.conftest import MATRIX, Servers, emptied
 from tests.test_cli import run
 from tests.test_cli_queue import Shell, on_terminal, widest
-from tests.waiting import until_quiet
+from tests.waiting import until, until_quiet
 from toril import Connection
 from toril.aggregate import Aggregate
 from toril.cli.log import log as group
@@ -259,7 +259,7 @@ async def test_tail_shows_the_last_events_in_the_order_of_time(shell: Shell, log
     assert shell.run("tail", "shop").stderr == "there are no events in log 'shop'\n"
     for number in range(30):
         await log.append(order(number), [json.dumps({"type": f"t{number}"}).encode()])
-        await asyncio.sleep(0.002)
+        await until_quiet(log, timedelta(milliseconds=1))  # each in a millisecond of its own
     lines = shell.ok("tail", "shop").splitlines()
     assert [line.split()[-2] for line in lines] == [f"t{number}" for number in range(20, 30)]
     assert re.fullmatch(
@@ -326,7 +326,7 @@ async def test_readers_tells_how_far_behind_each_is(shell: Shell, log: Log) -> N
     assert "Nobody reads shop" in shell.ok("readers", "shop")
     await fill(log, 40)
     await read_all(log, "billing")
-    await asyncio.sleep(0.06)
+    await until_quiet(log, timedelta(milliseconds=50))
     await fill(log, 40)
     async with log.reader() as temporary:
         await register(log, "lake")
@@ -352,7 +352,12 @@ async def test_a_silent_temporary_reader_is_not_listed(shell: Shell, log: Log) -
     await fill(log, 4)
     for standing in await log.standings():
         await log.store(standing.partition).register("~gone", "first", 1)
-    await asyncio.sleep(0.05)
+    last = max(standing.now for standing in await log.standings())
+
+    async def time_is_up() -> bool:
+        return all(standing.now > last + 1 for standing in await log.standings())
+
+    await until(time_is_up)
     assert shell.json("readers", "shop")["readers"] == []
 
 

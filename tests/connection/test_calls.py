@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import MATRIX, Servers
 from tests.connection.scripts import ADD, COUNT, FOLDER, MOVE, ONCE, REFUSE, TAKE, TRESPASS
+from tests.waiting import until
 from toril import Connection, InvalidValue, TorilError, connect
 from toril.connection import (
     BadScript,
@@ -323,13 +324,15 @@ async def test_a_closed_connection_stays_closed(server: Server | Cluster) -> Non
 async def test_closing_ends_calls_that_wait_for_a_connection(server: Server | Cluster) -> None:
     """With an error of ours: they were not cancelled, the connection was."""
     redis = await connect(server.url)
-    (await redis._topology.primary(None)).redial()
+    keys = [Key(f"{n}") for n in range(5)]
+    node = await redis._topology.primary(keys[0].slot)
+    node.redial()
     paused = server.primaries() if isinstance(server, Cluster) else [server]
     for each in paused:
         each.pause()
     try:
-        waiting = [asyncio.create_task(redis.command("GET", Key(f"{n}"))) for n in range(5)]
-        await asyncio.sleep(0.05)
+        waiting = [asyncio.create_task(redis.command("GET", key)) for key in keys]
+        await until(lambda: node._dialling is not None)
         await redis.close()
         for ended in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(ended, TorilError), ended

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 from datetime import timedelta
@@ -286,7 +285,8 @@ async def test_what_was_trimmed_is_read_from_the_history(redis: Connection) -> N
 
 
 async def test_one_that_is_never_quiet_does_not_grow_for_ever(redis: Connection) -> None:
-    log = make(redis, None, idempotency_window=timedelta(milliseconds=50))
+    window = timedelta(milliseconds=50)
+    log = make(redis, None, idempotency_window=window)
     await log.choose_retention(Retention.archived_by("lake"))
     store = log.store((await log.layout()).current.of(order(1)))
     sizes = []
@@ -297,7 +297,7 @@ async def test_one_that_is_never_quiet_does_not_grow_for_ever(redis: Connection)
             async for batch in reader.until_now():
                 await batch.done()
             await log.trim()
-            await asyncio.sleep(0.06)
+            await until_quiet(log, window)
             sizes.append(await redis.command("HLEN", store.keys.aggregate(order(1).key)))
     assert await log.version(order(1)) == 1200
     assert max(sizes) < 700

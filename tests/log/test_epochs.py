@@ -237,7 +237,15 @@ async def test_a_reader_that_has_not_crossed_yet_goes_on_when_the_old_epoch_was_
     assert await log.drop_epoch() is not None
     await log.append(order(1), [b"b"])
     await until_seen([1, 2])
-    await asyncio.sleep(1)  # as long as it may be silent: also here it is known to be there
+    await until(all_read)
+    ends = max(its.expires_at for each in await log.standings() for its in each.readers.values())
+
+    async def is_known_on() -> bool:
+        """Whether it has said since that it is there, in each partition; one with a name need not."""
+        its = [state for each in await log.standings() for state in each.readers.values()]
+        return len(its) == 3 and all(name or state.expires_at > ends for state in its)
+
+    await until(is_known_on)
     await log.append(order(1), [b"c"])
     await until_seen([1, 2, 3])
     reading.cancel()

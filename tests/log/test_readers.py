@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.waiting import until_quiet
 from toril import Connection, InvalidValue
 from toril.aggregate import Aggregate
 from toril.log import (
@@ -214,7 +215,7 @@ async def test_nothing_is_trimmed_until_somebody_chooses(log: Log) -> None:
 async def test_nothing_is_trimmed_where_no_reader_is_registered(log: Log) -> None:
     await fill(log, 1000)
     await log.choose_retention(Retention.keep_for(timedelta(milliseconds=1)))
-    await asyncio.sleep(0.01)
+    await until_quiet(log, timedelta(milliseconds=2))
     assert (await log.trim()).removed == 0
     # … nor where the one that archives is not.
     async with log.reader("r", start="tail"):

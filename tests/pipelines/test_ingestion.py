@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -304,7 +303,7 @@ async def test_a_trace_is_settled_after_its_summary_is_made_and_its_spans_are_st
     async with place.sourcing:
         service = place.ingestion.spans.service
         await service.pause(late)
-        async with place.sourcing.worker():
+        async with place.sourcing.worker() as worker:
             spans = trace_of(rng, 3)
             await place.ingestion.record("acme", spans)
 
@@ -313,7 +312,14 @@ async def test_a_trace_is_settled_after_its_summary_is_made_and_its_spans_are_st
                 return all([(await service.standing(name)).behind == 0 for name in names])
 
             await until(others_are_done)
-            await asyncio.sleep(0.3)  # time enough for what must not happen
+            (trigger,) = (one for one in worker.engines if one.work.name == "trace-aggregation-trigger")
+            parts = trigger._desk.slices
+            await until(lambda: len(parts) == 4)
+            for part in parts.values():  # look once more, now
+                part.news += 1
+            trigger._desk.wake_fetch.set()
+            await until(lambda: not any(part.news for part in parts.values()))
+            assert not any(part.at.ordinal for part in parts.values()), "it has read what it must wait for"
             assert await place.traces.count("acme") == 0
             await service.resume(late)
             await place.settled(spans[0].trace_id, 3)

@@ -466,14 +466,22 @@ async def test_pausing_a_worker(queue: Queue) -> None:
     async def nothing(job: Job) -> None:
         pass
 
-    async with working(queue, nothing, drain_delay=0.1) as worker:
+    redis = queue.store.redis
+
+    async def waits_for_jobs() -> bool:
+        clients = (await redis.each_primary("INFO", "clients")).values()
+        return not all(b"blocked_clients:0\r" in each for each in clients)
+
+    async def leaves_them_to_others() -> bool:
+        return not await waits_for_jobs() and await redis.command("EXISTS", queue.keys.marker) == 1
+
+    async with working(queue, nothing) as worker:
         await queue.add("j", {})
         await until_counts(queue, completed=1)
+        await until(waits_for_jobs)
         worker.pause()
-        while worker._asked:  # a step under way may still take jobs
-            await asyncio.sleep(0.001)
         await queue.add("j", {})
-        await asyncio.sleep(0.05)
+        await until(leaves_them_to_others)
         assert (await queue.counts())["waiting"] == 1
         worker.resume()
         await until_counts(queue, completed=2)

@@ -46,6 +46,14 @@ class Bare:
         (lease,) = await self.backend.take(NAME, worker, [ONLY], lasts)
         return lease
 
+    async def until_lapsed(self) -> None:
+        """Until nobody has the partition any more."""
+
+        async def nobody_has_it() -> bool:
+            return await self.backend.owner(NAME, ONLY) is None
+
+        await until(nobody_has_it)
+
     async def at(self, ordinal: int) -> Position:
         return (await self.backend.page(ONLY, Position(0, "0-0"), ordinal))[-1].position
 
@@ -150,8 +158,8 @@ async def test_a_partition_taken_again_by_the_same_worker_has_a_new_fence(bare: 
 
 
 async def test_to_keep_is_not_to_take(bare: Bare) -> None:
-    await bare.take("one", 0.05)
-    await asyncio.sleep(0.1)
+    await bare.take("one", 0.02)
+    await bare.until_lapsed()
     assert await bare.backend.keep(NAME, "two", [ONLY], 10) == {}
     assert list(await bare.backend.keep(NAME, "one", [ONLY], 10)) == [ONLY]
 
@@ -160,12 +168,12 @@ async def test_nobody_dies_of_a_partition_that_has_nothing(bare: Bare) -> None:
     for worker in ("one", "two", "three"):
         lease = await bare.take(worker, 0.02)
         assert lease.deaths == 0
-        await asyncio.sleep(0.03)
+        await bare.until_lapsed()
     await bare.put(1, 1)
     deaths = []
     for worker in ("four", "five", "six"):
         deaths.append((await bare.take(worker, 0.02)).deaths)
-        await asyncio.sleep(0.03)
+        await bare.until_lapsed()
     assert deaths == [1, 2, 3]
 
 
@@ -179,7 +187,7 @@ async def test_only_deaths_are_held_against_an_event(bare: Bare) -> None:
     assert lease.strikes is None
     for count, worker in enumerate(("three", "four"), 1):
         await bare.backend.commit(NAME, lease, lease.commits + 1, lease.position, [Begin(key, 1)])
-        await asyncio.sleep(0.03)
+        await bare.until_lapsed()
         lease = await bare.take(worker, 0.02)
         assert lease.strikes == (count, key, 1)
     await bare.backend.commit(NAME, lease, lease.commits + 1, await bare.at(1), [Done(key, 1, 1, "e")])
@@ -202,7 +210,7 @@ async def test_order_kept_where_workers_died_events_run_one_by_one(bare: Bare) -
         await bare.put(number, 2)
     for worker in ("one", "two", "three"):
         await bare.take(worker, 0.02)
-        await asyncio.sleep(0.03)
+        await bare.until_lapsed()
     recorder = Recorder(act)
     options = EngineOptions(lease=2, grace=1)
     async with ProcessorWorker(bare.backend, [handler(recorder)], options):
@@ -323,8 +331,17 @@ async def test_once_per_state_a_state_that_cannot_be_read_holds_up_no_other(plac
 async def test_a_worker_that_ends_waits_for_what_runs_and_gives_back_what_it_has(bare: Bare) -> None:
     """For longer than it takes to renew a lease, and than the lease lasts."""
 
+    async def lease_ends() -> int:
+        line = await bare.redis.command("HGET", bare.keys.leases, NAME)
+        return int(line.split()[0])
+
     async def act(_: AnyEvent, __: HandlerContext) -> None:
-        await asyncio.sleep(1.2)
+        first = await lease_ends()
+
+        async def over() -> bool:
+            return await bare.backend.now() > first and await lease_ends() > first
+
+        await until(over)
 
     recorder = Recorder(act)
     await bare.put(1, 1)

@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import PRODUCTS, SCALE, Servers, emptied
 from tests.queue.audit import until
 from tests.runtime.parts import QUICK, Recorder, Total
+from tests.waiting import until_quiet
 from toril.events import AnyEvent, HandlerContext, NewEvent
 from toril.runtime import EngineOptions, EventSourcing, RegisteredPipeline
 from toril.stores.sqlite import SqliteColdStore
@@ -135,15 +136,15 @@ async def test_once_per_state_and_order_kept_when_aggregates_go_cold(
         left = 0
         for _ in range(round(3 * SCALE)):
             await write()
-            await asyncio.sleep(0.1)
+            await until_quiet(log)
             left += await log.cool()  # before anyone has processed them
             async with sourcing.worker(upkeep=False, commands=False):
                 await until(done, "all to be processed", 30)
-                await asyncio.sleep(0.1)
+                await until_quiet(log)
                 left += await log.cool()
                 await write()
                 await until(done, "all to be processed", 30)
-            await asyncio.sleep(0.1)
+            await until_quiet(log)
             left += await log.cool()
         assert left >= 3 * len(idents)
         await check(pipeline, recorder, idents)

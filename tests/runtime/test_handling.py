@@ -93,8 +93,11 @@ async def test_tenants_take_turns_where_nothing_is_waited_for() -> None:
 
 
 async def test_apart_passes_on_values_errors_and_cancellation() -> None:
+    begun = asyncio.Event()
+
     async def work(what: str) -> str:
         seen_by.set(what)
+        begun.set()
         try:
             await asyncio.sleep(0 if what == "value" else 5)
         except asyncio.CancelledError:
@@ -105,8 +108,9 @@ async def test_apart_passes_on_values_errors_and_cancellation() -> None:
     with pytest.raises(ValueError, match="value"):
         await apart(work("value"), turn)
     assert turn.waited
+    begun.clear()
     task = asyncio.ensure_future(asyncio.wait_for(apart(work("long"), turn), 5))
-    await asyncio.sleep(0.01)
+    await asyncio.wait_for(begun.wait(), 5)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

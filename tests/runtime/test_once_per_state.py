@@ -173,8 +173,11 @@ async def test_once_per_state_and_order_kept_on_a_cluster_that_fails_over_and_mo
                 started = time.monotonic()
                 writer = Writer(pipeline, rng)
 
+                async def under_way() -> bool:
+                    return writer.events >= 200
+
                 async def hurt() -> None:
-                    await asyncio.sleep(1)
+                    await until(under_way, "some traffic")
                     await asyncio.to_thread(nodes.fail_over, nodes.primary_of(slots[0]))
                     for _ in range(round(2 * SCALE)):
                         slot = rng.choice(slots)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.stores.clickhouse_http import clickhouse_server
 from tests.stores.places import Places, fresh
+from tests.waiting import until
 from toril.events.errors import StoreError
 from toril.stores.clickhouse import Database, Table
 from toril.stores.clickhouse.failures import RETRYABLE
@@ -112,8 +115,14 @@ async def test_closing_waits_for_what_is_under_way(place: str, stores: Places) -
     database = await Database.open(**where)
     await make(database)
     adding = [asyncio.create_task(database.writer(NUMBERS).add([("t", n, b"")])) for n in range(200)]
-    reading = asyncio.create_task(database.query("SELECT sleep(0.5), 1"))
-    await asyncio.sleep(0.01)
+    begun = threading.Event()
+
+    def read_slowly(client: Any) -> None:
+        begun.set()
+        client.query("SELECT sleep(0.5), 1")
+
+    reading = asyncio.create_task(database.run("read", read_slowly))
+    await until(begun.is_set)
     await asyncio.gather(database.close(), database.close())
     assert reading.done()
     await asyncio.gather(*adding)
