@@ -44,6 +44,25 @@ async def damaged_copy(stage: Stage) -> None:
     await stage.redis.command("HSET", QueueKeys(NEW).job(ident), "data", '{"n": "other"}')
 
 
+async def lost_from_its_state(stage: Stage) -> None:
+    await stage.add(count=3)
+    await stage.copy()
+    await stage.redis.command("LPOP", QueueKeys(NEW).wait)
+
+
+async def linked_outside(stage: Stage) -> None:
+    child = {"name": "c", "queueName": OLD, "data": {}, "opts": {"jobId": "c"}}
+    await stage.node.call("addFlow", flow={"name": "top", "queueName": "other", "children": [child]})
+    report = await stage.copy()
+    assert [(each.job, "not moved along" in each.what) for each in report.problems] == [("c", True)]
+
+
+async def filled_from_another(stage: Stage) -> None:
+    await stage.add()
+    await stage.copy()
+    await stage.redis.command("HSET", QueueKeys(NEW).migration, "source", "bull:other")
+
+
 async def collided(stage: Stage) -> None:
     await stage.add(NEW)
     await stage.add()
@@ -74,8 +93,11 @@ UNSAFE: dict[str, tuple[Callable[[Stage], Awaitable[None]], str]] = {
     "being worked on": (being_worked_on, "1 job of 'mail' being worked on by old workers"),
     "changed later": (changed_later, "1 job of 'mail' changed in the old queue after being copied"),
     "damaged": (damaged_copy, "1 job of 'mail' not the same in '{mail}'"),
+    "in no state": (lost_from_its_state, "1 job of 'mail' in no state of '{mail}'"),
+    "linked outside": (linked_outside, "1 job of 'mail' not copied"),
+    "another's copy": (filled_from_another, "'mail' was not copied"),
     "collided": (collided, "1 job of 'mail' not copied"),
-    "scheduler": (scheduler_not_copied, "1 schedulers of 'mail' not copied"),
+    "scheduler": (scheduler_not_copied, "1 scheduler of 'mail' not copied"),
     "rolling back": (being_rolled_back, "'mail' is being rolled back"),
 }
 

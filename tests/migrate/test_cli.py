@@ -26,6 +26,7 @@ from tests.test_cli import run
 from tests.waiting import until
 from toril import connect
 from toril.keyspace import QueueKeys
+from toril.queue import Queue
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -102,6 +103,53 @@ async def test_names_from_a_file_and_the_environment(stage: Stage, tmp_path: Pat
     assert [(queue["destination"], queue["pending"]) for queue in again["queues"]] == [
         ("{event_sourcing}", 0)
     ]
+
+
+async def test_queues_that_flows_link_move_together(stage: Stage) -> None:
+    child = {"name": "mail", "queueName": "mails", "data": {}, "opts": {"jobId": "m"}}
+    order = {"name": "order", "queueName": "orders", "opts": {"jobId": "o"}, "children": [child]}
+    await stage.node.call("addFlow", flow=order)
+    await stage.add("alone")
+    shown = (await migrate(stage, "mails")).stdout
+    assert "Flows link mails, orders: they move together, under one tag." in shown
+    assert "alone" not in shown
+    await migrate(stage, "copy")
+    mails, orders = "{mails+orders}mails", "{mails+orders}orders"
+    assert QueueKeys(mails).slot == QueueKeys(orders).slot
+    assert await stage.work_off(mails) == ["m"]
+    assert await stage.work_off(orders) == ["o"]  # its child has told it
+    assert await stage.node.call("getChildrenValues", queue=orders, job="o") == {f"bull:{mails}:m": None}
+    assert "Safe to run --cleanup." in (await migrate(stage, "verify")).stdout
+
+
+async def test_old_workers_are_named(stage: Stage) -> None:
+    await stage.add(count=2, delay=3_600_000)
+    worker = {"name": "reader"}
+    await stage.node.call("startWorker", name="w", queue=OLD, processor={"kind": "ok"}, worker=worker)
+    named = "old workers of mail are connected: reader at 127.0.0.1:"
+    for args in ((), ("copy",), ("verify",)):
+        assert named in " ".join((await migrate(stage, *args)).stderr.split())
+    refused = await migrate(stage, "cleanup", "--yes", code=3)
+    assert "old workers of 'mail' are connected: reader at 127.0.0.1:" in " ".join(refused.stderr.split())
+    await stage.node.call("stop", name="w")
+
+
+async def test_prefixes_of_their_own(stage: Stage) -> None:
+    await Queue(OLD, stage.redis, prefix="app:old").add("send")
+    await stage.add()  # the same name with the usual prefix
+    prefixes = ("--prefix", "app:old", "--to-prefix", "app:new")
+    assert "1 job copied." in (await migrate(stage, "copy", *prefixes)).stdout
+    assert "Safe to run --cleanup." in (await migrate(stage, "verify", *prefixes)).stdout
+    (told,) = await as_json(stage, "status", *prefixes)
+    assert (told["source"], told["destination"]) == (f"app:old:{OLD}", NEW)
+    await migrate(stage, "cleanup", "--yes", "--manifest", str(stage.manifest), *prefixes)
+    assert not [name for name in await _keys(stage) if name.startswith("app:old:")]
+    assert await stage.redis.command("LLEN", QueueKeys(NEW, "app:new").wait) == 1
+    assert await stage.state(OLD, "1") == "waiting"
+
+
+async def _keys(stage: Stage) -> list[str]:
+    return [key.decode() async for key in stage.redis.scan("*")]
 
 
 async def test_rollback_gives_back_what_is_not_finished(stage: Stage) -> None:

@@ -22,7 +22,7 @@ from toril.migrate.errors import LinkedOutside, MigrationError
 from toril.migrate.jobs import LISTS, STATES, Place, StoredJob, scores_first
 from toril.migrate.moves import Moves
 from toril.migrate.reading import PORTION, QueueReader
-from toril.migrate.report import MOST_PROBLEMS, Problem, Told, tell_nobody
+from toril.migrate.report import MOST_PROBLEMS, Pace, Problem, Told, tell_nobody
 from toril.queue.store import QueueStore
 
 ON_ITS_WAY = frozenset("wpdhacfbr")
@@ -63,13 +63,21 @@ class QueueRollback:
 
 
 async def rollback(
-    source: Connection, destination: Connection, moves: Moves, told: Told = tell_nobody
+    source: Connection,
+    destination: Connection,
+    moves: Moves,
+    told: Told = tell_nobody,
+    *,
+    rate: float | None = None,
 ) -> list[QueueRollback]:
     """Put back what the new queues have not finished, and let the old queues go on."""
-    runner = uuid.uuid4().hex
+    runner, pace = uuid.uuid4().hex, Pace(rate)
     backs = [
         _Back(
-            QueueReader(source, move.source), Destination(destination, move.destination, runner), moves.back()
+            QueueReader(source, move.source),
+            Destination(destination, move.destination, runner),
+            moves.back(),
+            pace,
         )
         for move in moves
     ]
@@ -88,11 +96,12 @@ async def rollback(
 
 
 class _Back:
-    def __init__(self, old: QueueReader, new: Destination, moves: Moves) -> None:
+    def __init__(self, old: QueueReader, new: Destination, moves: Moves, pace: Pace) -> None:
         self._old = old
         self._new = new
         self._there = QueueReader(new.redis, new.keys)
         self._moves = moves
+        self._pace = pace
         self.done = QueueRollback(old.keys.name, new.keys.name)
 
     async def is_copied(self) -> bool:
@@ -172,6 +181,7 @@ class _Back:
         """Give back jobs, or let them leave the old queue; how many are not any more where they were."""
         if not places:
             return 0
+        await self._pace.take(len(places))
         asked = zip(places, turns or [""] * len(places), strict=True)
         taken = await self._new.seize([(place.id, turn) for place, turn in asked])
         pairs = list(zip(places, taken, strict=True))

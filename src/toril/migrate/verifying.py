@@ -44,6 +44,8 @@ class QueueCheck:
     """Jobs that were changed in the old queue after they were copied."""
     differing: int = 0
     """Jobs that are not what was copied, although nobody has begun them."""
+    stray: int = 0
+    """Jobs, at least, that are as they were copied, but in no state of the new queue."""
     schedulers: int = 0
     """Schedulers that were not copied."""
     workers: list[str] | None = field(default_factory=list)
@@ -60,11 +62,13 @@ class QueueCheck:
             (self.busy, "being worked on by old workers"),
             (self.changed, "changed in the old queue after being copied"),
             (self.differing, f"not the same in {self.destination!r}"),
+            (self.stray, f"in no state of {self.destination!r}"),
         ):
             if count:
                 found.append(f"{count:,} {'job' if count == 1 else 'jobs'} of {self.source!r} {what}")
         if self.schedulers:
-            found.append(f"{self.schedulers:,} schedulers of {self.source!r} not copied")
+            what = "scheduler" if self.schedulers == 1 else "schedulers"
+            found.append(f"{self.schedulers:,} {what} of {self.source!r} not copied")
         return found
 
     def problem(self, job: str, what: str) -> None:
@@ -97,6 +101,7 @@ async def _verify_queue(
     check.workers = await old.workers()
     there = QueueReader(new.redis, new.keys)
     of, done = sum((await old.counts()).values()), 0
+    held = sum((await there.counts()).values())
     for state in STATES:
         async for places in old.walk(state):
             known, fresh = await sort_out(old, new, places)
@@ -105,6 +110,9 @@ async def _verify_queue(
             await _note_pending(old, fresh, check)
             done += len(places)
             told(check.source, done, max(of, done))
+    # Counted before and after: those that leave meanwhile were there before, those that come are there now.
+    held = max(held, sum((await there.counts()).values()))
+    check.stray = max(0, check.same.total() - held)
     copied = await new.schedulers()
     async for ident, _, _ in old.schedulers():
         check.schedulers += ident not in copied

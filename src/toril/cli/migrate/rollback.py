@@ -9,15 +9,16 @@ from rich.text import Text
 
 from toril.cli.careful import INTERRUPTED, make_sure, yes_option
 from toril.cli.migrate.progress import bars, interruptible
-from toril.cli.migrate.target import LEFT, Target, on_queues, show_problems, so_many
+from toril.cli.migrate.target import LEFT, Target, on_queues, rate_option, show_problems, so_many
 from toril.cli.show import as_json, note, one_line, say
 from toril.migrate import rollback as give_back
 
 
 @click.command()
+@rate_option
 @yes_option
 @on_queues
-async def rollback(at: Target, yes: bool) -> None:
+async def rollback(at: Target, rate: float | None, yes: bool) -> None:
     """Give back what the new queues have not finished: each job to its old place.
 
     What they have finished leaves the old queues. The new queues are paused meanwhile; the old ones go on
@@ -26,7 +27,7 @@ async def rollback(at: Target, yes: bool) -> None:
     names = ", ".join(move.destination.name for move in at.moves)
     await make_sure("rollback", f"Give back what {names} have not finished?", yes)
     with bars(at.json) as told:
-        done = await interruptible(give_back(at.source, at.destination, at.moves, told))
+        done = await interruptible(give_back(at.source, at.destination, at.moves, told, rate=rate))
     if done is None:
         note("stopped: run it again to go on")
         sys.exit(INTERRUPTED)
