@@ -57,6 +57,8 @@ async def _measure(server: Server, jobs: int, peer_jobs: int) -> list[dict[str, 
         copied = await redis.command("LLEN", QueueKeys("{mail}").wait)
         if copied != jobs:
             raise click.ClickException(f"{copied:,} jobs have arrived, of {jobs:,}")
+    if memory > MEMORY:
+        raise click.ClickException(f"toril migrate copy has taken {memory:,} bytes, more than {MEMORY:,}")
     rate = jobs / seconds
     peers = {
         f"jobs moved a second, of {jobs:,} that wait": (rate, peer_rate, PEER, None),
