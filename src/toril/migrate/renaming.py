@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,6 +17,11 @@ PUT = load_script("migrate/put")
 
 TTL_TOLERANCE = 5000
 """Milliseconds by which the times to live of two copies may differ."""
+
+STEP = 50
+"""Keys that are worked on at once."""
+
+EXAMPLES = 5
 
 _PART = re.compile(r"<([a-z_][a-z0-9_]*)(\*?)>")
 
@@ -107,6 +113,17 @@ async def rename_keys(
 ) -> KeysReport:
     """Look which keys a rule means (``plan``), ``copy`` them, or ``verify`` that they were."""
     report, pace = KeysReport(rule.old, rule.new), Pace(rate)
+    step = {"copy": _copy, "verify": _verify}.get(what)
+    batch: dict[Key, Key] = {}
+
+    async def work_off() -> None:
+        if step is not None and batch:
+            await pace.take(len(batch))
+            await asyncio.gather(*(step(source, destination, *pair, report) for pair in batch.items()))
+        report.found += len(batch)
+        batch.clear()
+        told(rule.old, report.found, 0)
+
     async for raw in source.scan(rule.glob):
         try:
             renamed = rule.rename(raw.decode())
@@ -115,14 +132,12 @@ async def rename_keys(
             continue
         if renamed is None:
             continue
-        report.found += 1
-        if len(report.examples) < 5:
+        if len(report.examples) < EXAMPLES:
             report.examples.append((raw.decode(), renamed))
-        if what != "plan":
-            await pace.take(1)
-            step = _copy if what == "copy" else _verify
-            await step(source, destination, foreign_key(raw), foreign_key(renamed), report)
-        told(rule.old, report.found, 0)
+        batch[foreign_key(raw)] = foreign_key(renamed)
+        if len(batch) >= STEP:
+            await work_off()
+    await work_off()
     return report
 
 
