@@ -203,13 +203,14 @@ async def test_a_bar_says_how_far_how_fast_and_how_long(stage: Stage) -> None:
     assert "3,000 jobs copied." in shown
 
 
-async def test_migrate_whole_after_ctrl_c_in_the_middle(stage: Stage) -> None:
+@pytest.mark.parametrize("follow", [[], ["--follow"]])
+async def test_migrate_whole_after_ctrl_c_in_the_middle(stage: Stage, follow: list[str]) -> None:
     for _ in range(3):
         await stage.add(count=1000)
     half_way = partial(_on_a_terminal, interrupt=rb"[1-9]00 of 3,000", code=130)
-    shown = await asyncio.to_thread(half_way, stage.redis.url, "copy", "--rate", "2000")
+    shown = await asyncio.to_thread(half_way, stage.redis.url, "copy", "--rate", "500", *follow)
     assert "Run it again to go on." in shown
-    assert "paused: 'toril migrate rollback'" in shown
+    assert "'toril migrate rollback' lets them go on" in shown
     arrived = await stage.redis.command("LLEN", QueueKeys(NEW).wait)
     assert 100 <= arrived < 3000
     report = await as_json(stage, "copy")

@@ -127,7 +127,7 @@ def _show(reports: list[QueueReport], ended: bool, left: int, seconds: float) ->
         note(f"in {seconds:,.1f} seconds, {copied / seconds:,.0f} jobs a second")
     if not ended:
         say(Text(f"Stopped: {so_many(copied)} copied. Run it again to go on.", "yellow"))
-        note("the old queues stay as they are, paused: 'toril migrate rollback' would let them go on instead")
+        note("old queues that were paused for it stay so: 'toril migrate rollback' lets them go on instead")
     elif left:
         say(Text(f"{so_many(copied)} copied, {left:,} left. Run it again to copy the rest.", "yellow"))
     else:

@@ -29,6 +29,9 @@ MOST_BARS = 8
 
 OTHERS = ""
 
+PATIENCE = 2.0
+"""Seconds in which work that is told to stop may end by itself."""
+
 
 class _HowFar(ProgressColumn):
     def render(self, task: Task) -> Text:
@@ -76,23 +79,29 @@ def bars(quiet: bool) -> Iterator[Told]:
 
 async def interruptible(work: Coroutine[Any, Any, T]) -> T | None:
     """Work until it is done; None where Ctrl-C or SIGTERM has stopped it. What was done stays done."""
+    return await _until_signal(lambda _: work, patience=0)
+
+
+async def until_told(work: Callable[[Callable[[], bool]], Coroutine[Any, Any, T]]) -> T | None:
+    """Work that looks whether it is to stop: Ctrl-C and SIGTERM say so. None where it did not look in time."""
+    return await _until_signal(work, PATIENCE)
+
+
+async def _until_signal(
+    work: Callable[[Callable[[], bool]], Coroutine[Any, Any, T]], patience: float
+) -> T | None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     with _on_signal(loop, stopped.set):
-        working, stopping = asyncio.create_task(work), asyncio.create_task(stopped.wait())
+        working, stopping = asyncio.create_task(work(stopped.is_set)), asyncio.create_task(stopped.wait())
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
+        if not working.done() and patience:
+            await asyncio.wait({working}, timeout=patience)
         if working.done():
             return working.result()
         working.cancel()
         await asyncio.wait({working})
         return None
-
-
-async def until_told(work: Callable[[Callable[[], bool]], Coroutine[Any, Any, T]]) -> T:
-    """Work that looks whether it is to stop: Ctrl-C and SIGTERM say so."""
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    with _on_signal(loop, stopped.set):
-        return await work(stopped.is_set)
 
 
 @contextmanager
