@@ -83,7 +83,7 @@ async def interruptible(work: Coroutine[Any, Any, T]) -> T | None:
 
 
 async def until_told(work: Callable[[Callable[[], bool]], Coroutine[Any, Any, T]]) -> T | None:
-    """Work that looks whether it is to stop: Ctrl-C and SIGTERM say so. None where it did not look in time."""
+    """Work that looks whether it is to stop: Ctrl-C and SIGTERM say so. None where it took too long."""
     return await _until_signal(work, PATIENCE)
 
 
