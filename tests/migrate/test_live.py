@@ -14,6 +14,7 @@ from tests.migrate.stage import NEW, OLD, Stage
 from tests.waiting import until
 from toril.keyspace import OLD_TRACKER, QueueKeys
 from toril.migrate import Copier, MigrationError, Move, Moves, Superseded, WorkersConnected
+from toril.queue import AddJob, Queue
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -37,6 +38,21 @@ async def test_order_kept_old_jobs_come_before_those_of_the_new_queue(stage: Sta
     late = await stage.add(OLD, count=8)
     assert (await stage.copy()).total == 8
     assert await stage.work_off() == old + late + own + urgent + own_urgent
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_order_kept_behind_more_jobs_than_can_be_passed_by(stage: Stage) -> None:
+    """Putting old jobs before all these would hold the server up, with every step."""
+    await stage.redis.command("SET", QueueKeys(NEW).id, 1_000_000)
+    new = Queue(NEW, stage.redis)
+    own = [job.id for job in await new.add_bulk([AddJob("own") for _ in range(10_050)])]
+    old = await stage.add(count=23)
+    assert (await stage.copy()).total == 23
+    own_later = await stage.add(NEW, count=3)
+    late = await stage.add(count=8)
+    assert (await stage.copy()).total == 8
+    waiting = await stage.redis.command("LRANGE", QueueKeys(NEW).wait, 0, -1)
+    assert [each.decode() for each in reversed(waiting)] == own + old + late + own_later
 
 
 async def test_migrate_whole_while_old_producers_go_on(stage: Stage) -> None:

@@ -7,6 +7,9 @@ local STATES = {
   w = 'wait', p = 'prioritized', d = 'delayed', h = 'waiting-children', a = 'active', c = 'completed', f = 'failed',
 }
 
+-- Jobs of its own that a queue may have, and old jobs still come before them: each step has to pass them all.
+local MOST_OWN = 10000
+
 local function read_entry(value)
   local letter, timestamp, digest, other = string.match(value, '^(%a) (%d*) (%x*) ?(.*)$')
   return { letter = letter, timestamp = timestamp, digest = digest, other = other }

@@ -23,7 +23,8 @@ local time = call('TIME')
 local first = known and 0 or 1
 if first == 1 then
   call('HSET', facts, 'source', source, 'began', time[1], 'was_paused', paused)
-  local own = call('ZRANGE', q .. 'prioritized', 0, -1)
+  local count = call('ZCARD', q .. 'prioritized')
+  local own = count <= MOST_OWN and call('ZRANGE', q .. 'prioritized', 0, -1) or {}
   for _, id in ipairs(own) do
     call('ZINCRBY', q .. 'prioritized', counter, id)
   end

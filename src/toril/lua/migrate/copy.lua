@@ -107,10 +107,13 @@ local function arrive(job)
 end
 
 -- Those that arrived before are at the end workers take from; what was added here is behind them, and these
--- come in between.
+-- come in between. Where that is too much to be passed by, these come behind it.
 local function let_wait()
   local last = call('HGET', facts, 'last')
-  local behind = last and call('LPOS', at.list, last)
+  local behind = last and call('LPOS', at.list, last, 'MAXLEN', MOST_OWN + 1)
+  if not behind and call('LLEN', at.list) > MOST_OWN then
+    behind = 0
+  end
   if behind then
     local own = behind > 0 and call('LPOP', at.list, behind) or {}
     in_steps(arrived, function(...)
