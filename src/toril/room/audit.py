@@ -35,7 +35,8 @@ class Entry:
     """Microseconds since 1970, by the server's clock."""
     what: str
     """``create``, ``change``, ``start``, ``reset`` and ``again``, ``admitted``, ``abandoned``; with shards,
-    in the room's own audit, ``round`` and ``cut``."""
+    in the room's own audit, ``round``, ``cut``, and ``forgot``: a server died, and what it alone knew of a
+    shard, or of the room, is gone."""
     said: Mapping[str, str]
 
     def number(self, name: str) -> int:
@@ -83,6 +84,7 @@ def check_budget(lane: str, entries: Sequence[Entry], kept: tuple[int, int] | No
     and since when.
     """
     budget: Budget | None = None
+    forgot = {entry.number("round") for entry in entries if entry.what == "forgot"}
     whole = bool(entries) and entries[0].what == "create"
     for entry in entries:
         if kept is not None and entry.us > kept[1]:
@@ -95,12 +97,13 @@ def check_budget(lane: str, entries: Sequence[Entry], kept: tuple[int, int] | No
                 rate, burst = entry.number("rate"), entry.number("burst")
                 budget = Budget(rate, burst, burst * UNIT, entry.us)
             came = entry.number("came") if entry.what == "round" else len(entry.tickets)
-            if budget.refill(int(entry.said.get("from", entry.us))) < came * UNIT:
+            if budget.refill(int(entry.said.get("from", entry.us))) < came * UNIT and came:
                 yield Violation("P1", f"{lane}: {came} were let in, and {budget.level / UNIT:.3f} might be")
             budget.refill(entry.us)
-            budget.level -= came * UNIT
+            budget.level -= (came + int(entry.said.get("late", 0))) * UNIT
             most = entry.number("max")
-            if 0 <= most < entry.number("active"):
+            # Where a shard forgot that some had left, they seem to be inside again.
+            if 0 <= most < entry.number("active") and entry.number("round") not in forgot - {-1}:
                 yield Violation("P2", f"{lane}: {entry.number('active')} were inside, and {most} may be")
     if kept is not None:
         yield from _check_kept(lane, budget if whole else None, kept)
@@ -167,17 +170,28 @@ def check_ghosts(entries: Sequence[Entry]) -> Iterator[Violation]:
                     yield Violation("P8", f"ticket {ticket} was dropped after {silent} ms of silence")
 
 
-def check_cuts(
-    lane: str, cuts: Sequence[tuple[int, ...]], shards: Sequence[Sequence[Entry]]
-) -> Iterator[Violation]:
-    """P3 between shards: nobody of a cut comes in in a later round than anybody of a later cut."""
+def check_cuts(lane: str, own: Sequence[Entry], shards: Sequence[Sequence[Entry]]) -> Iterator[Violation]:
+    """P3 between shards: nobody of a cut comes in in a later round than anybody of a later cut.
+
+    But for those of whom a shard forgot that they had come in, or been there: they come in again, or others
+    in their places, when the room has gone on.
+    """
+    told = [entry for entry in own if entry.said.get("lane") == lane]
+    cuts = [tuple(map(int, entry.said["places"].split())) for entry in told if entry.what == "cut"]
     rounds: dict[int, list[int]] = {}
     for shard, entries in enumerate(shards):
         bounds = [cut[shard] for cut in cuts]
+        forgot = [
+            (entry.number("round"), entry.number("upto"))
+            for entry in told
+            if entry.what == "forgot" and entry.number("shard") == shard
+        ]
         for entry in entries:
             if entry.what == "admitted" and entry.said["lane"] == lane and entry.said["mode"] == "fifo":
-                reached = rounds.setdefault(entry.number("round"), [])
-                reached += (bisect_left(bounds, place) for place, _, _ in entry.tickets)
+                number = entry.number("round")
+                excused = max((upto for since, upto in forgot if since <= number), default=0)
+                reached = rounds.setdefault(number, [])
+                reached += (bisect_left(bounds, place) for place, _, _ in entry.tickets if place > excused)
     latest = 0
     for number, reached in sorted(rounds.items()):
         if reached and min(reached) < latest:

@@ -59,6 +59,9 @@ class RoomCheck:
     """Decisions that were looked at."""
     whole: bool
     """Whether the audit goes back to the beginning; where not, P10 cannot be checked."""
+    forgot: int
+    """How often a server died that alone knew something of the room, as far as a room of several shards can
+    tell."""
     waiting: int
     active: int
     violations: tuple[Violation, ...]
@@ -82,17 +85,13 @@ async def check_room(room: Room) -> RoomCheck:
     for lane in stats.lanes:
         found += check_budget(lane, own, budgets[lane])
         if len(stores) > 1:
-            cuts = [
-                tuple(map(int, entry.said["places"].split()))
-                for entry in own
-                if entry.what == "cut" and entry.said["lane"] == lane
-            ]
-            found += check_cuts(lane, cuts, audits)
+            found += check_cuts(lane, own, audits)
         found += await _check_shuffle(room, stores, audits, lane)
     return RoomCheck(
         room=room.name,
         entries=len(own) + (sum(map(len, audits)) if len(stores) > 1 else 0),
         whole=bool(own) and own[0].what == "create",
+        forgot=len({entry.said["round"] for entry in own if entry.what == "forgot"}),
         waiting=sum(lane.waiting for lane in stats.lanes.values()),
         active=sum(lane.active for lane in stats.lanes.values()),
         violations=tuple(found[:SHOWN]),

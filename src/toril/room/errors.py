@@ -32,7 +32,13 @@ class NoSuchLane(RoomError, CommandRefused):
 
 
 class RoundOver(RoomError, CommandRefused):
-    """Another process has gone on to the next round. Nothing is missing."""
+    """A shard has done another round: another process has gone on to the next one, or the room forgot it."""
+
+    @property
+    def done(self) -> tuple[int, str]:
+        """The round that the shard has done, and when that began."""
+        _, number, began, *_ = str(self).split()
+        return int(number), began
 
 
 class RoomFull(RoomError, CommandRefused):

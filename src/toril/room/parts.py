@@ -30,7 +30,7 @@ class Parts:
         self.redis = redis
         self.name = name
         self.durability = durability
-        self.hall = ShardStore(redis, name, None, scripts)
+        self.hall = ShardStore(redis, name, None, scripts, durability)
         """What all shards have in common: settings, budget, order."""
         self._scripts = scripts
         self._stores: Sequence[ShardStore] = ()
@@ -54,7 +54,10 @@ class Parts:
         """The stores of the shards."""
         if not self._stores:
             count = int((await self.meta())["shards"])
-            many = [ShardStore(self.redis, self.name, shard, self._scripts) for shard in range(count)]
+            many = [
+                ShardStore(self.redis, self.name, shard, self._scripts, self.durability)
+                for shard in range(count)
+            ]
             self._stores = many if count > 1 else (self.hall,)
         return self._stores
 
@@ -112,7 +115,7 @@ class Parts:
 
     def _joining(self, store: ShardStore) -> Together[Newcomer, Ticket]:
         if store.shard not in self._joins:
-            self._joins[store.shard] = Together(lambda people: store.join(people, self.durability))
+            self._joins[store.shard] = Together(store.join)
         return self._joins[store.shard]
 
     async def _shard_of(self, what: str) -> int:

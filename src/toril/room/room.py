@@ -229,13 +229,16 @@ class Room:
         found = await store.ticket_of(user)
         return None if found is None else await store.revoke(*found)
 
-    async def redeem(self, session: str, by: str) -> Ticket:
+    async def redeem(self, session: str, by: str, *, entered: int | None = None) -> Ticket:
         """Use an admission. It is good for one use: by another, it is refused (:class:`AlreadyUsed`).
 
         ``by`` names the use (an order's number, say). Asked again by the same, it is granted again.
+        ``entered`` is when it was entered, in seconds since 1970, as an admission token says
+        (:attr:`Admitted.issued`): where a server died and forgot the ticket, its number may be another's.
         """
         shard, lane, number = self._number(session)
-        ticket = _known(await (await self._parts.store(shard)).redeem(lane, number, check_id("by", by)))
+        store = await self._parts.store(shard)
+        ticket = _known(await store.redeem(lane, number, check_id("by", by), entered))
         if not ticket.live:
             raise TicketOver(ticket.state)
         if ticket.state != "inside":

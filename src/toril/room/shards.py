@@ -20,12 +20,14 @@ from typing import Any
 from toril.connection.wire import Argument
 from toril.errors import TorilError
 from toril.room.errors import NoSuchRoom, RoundOver
-from toril.room.shuffle import lot, parts_of
+from toril.room.shuffle import drawn_order, lot, parts_of
 from toril.room.snapshot import Snapshot
 from toril.room.store import ShardStore, Tick
 from toril.room.ticket import Lane, check_lane
 
-NOT_COPIED = frozenset({"phase", "version", "round", "round_open", "round_from", "refused"})
+NOT_COPIED = frozenset(
+    {"phase", "version", "round", "round_open", "round_from", "refused", "told", "server", "drawing"}
+)
 """What a shard has of its own, and does not take over from its room."""
 
 MOST_CUTS = 4096
@@ -90,27 +92,33 @@ class Rounds:
 
     async def once(self) -> Tick:
         """One round, from where it is."""
-        number, version, phase, resetting, *lanes = await self._hall.allot(self._steps)
+        number, began, version, phase, resetting, *lanes = await self._hall.allot(self._steps)
         # At the same time: the cut that they make is then as sharp as it can be.
-        serving = (self._serve(shard, number, version, lanes) for shard in range(len(self._stores)))
+        its = (number, began, self._steps)
+        serving = (self._serve(shard, version, its, lanes) for shard in range(len(self._stores)))
         try:
             served = await asyncio.gather(*serving)
-        except RoundOver:
+        except RoundOver as problem:
+            await self._hall.allot(self._steps, problem.done)
             return Tick(version=number, phase=phase.decode(), resetting=bool(resetting))
-        args: list[Argument] = [number]
-        for at, (lane, _, _, before, _) in enumerate(lanes):
-            args += (lane, before)
-            for said in served:
-                _, came, _, _, head, tickets, active, waiting, alive, _ = said[at]
-                args += (came, head, tickets, active, waiting, len(alive), *alive)
+        behind = [shard for shard, (its_phase, *_) in enumerate(served) if its_phase != b"open"]
+        behind = behind if phase == b"open" and not resetting else []  # they forgot the order they had
+        args: list[Argument] = [number, 1 if behind else 0]
+        for at, (lane, _, _, cuts_before, _) in enumerate(lanes):
+            args += (lane, cuts_before)
+            for _, forgot, *said in served:
+                _, came, _, _, head, tickets, active, waiting, ever, alive, _ = said[at]
+                args += (came, forgot, head, tickets, active, waiting, ever, len(alive), *alive)
         await self._publish(number, phase, served, await self._hall.settle(*args))
-        each = [lane for said in served for lane in said]
+        for shard in behind:
+            await self._draw_again(shard)
+        each = [lane for said in served for lane in said[2:]]
         admitted, ghosts, ended = (sum(int(lane[what]) for lane in each) for what in (1, 2, 3))
         more = admitted + ghosts > 0 and any(int(lane[7]) for lane in each)
         return Tick(admitted, ghosts, ended, more, number, phase.decode(), bool(resetting))
 
-    async def _serve(self, shard: int, number: int, version: int, lanes: Sequence[Any]) -> Any:
-        args: list[Argument] = [number, version, self._steps]
+    async def _serve(self, shard: int, version: int, its: Sequence[Argument], lanes: Sequence[Any]) -> Any:
+        args: list[Argument] = [version, *its]
         for lane, grants, places, _, cuts in lanes:
             own = [cut.split()[shard] for cut in cuts]
             args += (lane, grants.split()[shard], places.split()[shard], len(own), *own)
@@ -118,7 +126,7 @@ class Rounds:
             said = await self._stores[shard].serve(*args)
             if said is not None:
                 return said
-            args[1] = await self.sync(shard)
+            args[0] = await self.sync(shard)
         raise TorilError(f"shard {shard} of room {self._hall.room!r} does not take the settings of the room")
 
     async def sync(self, shard: int) -> int:
@@ -128,8 +136,12 @@ class Rounds:
             raise NoSuchRoom(f"NOROOM there is no room {self._hall.room!r}")
         fields = {name: value for name, value in meta.items() if name not in NOT_COPIED}
         phase = "open" if meta["phase"] == "open" else "gathering"
-        await self._stores[shard].put(int(meta["version"]), phase, fields)
-        return int(meta["version"])
+        version = int(meta["version"])
+        has = await self._stores[shard].put(version, phase, fields)
+        if has > version:  # the room was changed since, or it forgot a change that the shard has heard of
+            now = int((await self._hall.meta())["version"])
+            return now if now >= has else await self._hall.configure("change", {}, outdo=has)
+        return version
 
     async def _publish(
         self, version: int, phase: bytes, served: Sequence[Any], settled: Sequence[Any]
@@ -143,7 +155,7 @@ class Rounds:
             "patience": patience,
             "shards": len(served),
         }
-        for shard, said in enumerate(served):
+        for shard, (_, _, *said) in enumerate(served):
             for lane, *_, parts in said:
                 for name, part in zip(("", ":counts", ":front"), parts, strict=True):
                     fields[f"{shard}/{lane.decode()}{name}"] = part
@@ -170,6 +182,20 @@ class Rounds:
                 own = [ticket for its, ticket in order if its == shard]
                 await self._write(shard, lane, own[line.get("placed", 0) - firsts[shard] :], line)
         await self._hall.start("end")
+
+    async def _draw_again(self, shard: int) -> None:
+        """Write down the order of a shard that forgot it, in a room that is open."""
+        store, meta = self._stores[shard], await self._hall.meta()
+        if meta["phase"] != "open" or meta.get("resetting") == "1":
+            return
+        await store.start(version=meta["version"])  # not one that was reset meanwhile
+        _, own, lanes = await store.look()
+        for name, (line, _) in lanes.items():
+            lane = check_lane(name)
+            first, sealed, placed = (line.get(what, 0) for what in ("first", "sealed", "placed"))
+            if own["phase"] == "shuffling" and placed < sealed:
+                order = await asyncio.to_thread(drawn_order, meta["seed"], lane, first + 1, sealed, shard)
+                await self._write(shard, lane, order[placed - first :], line)
 
     async def _write(self, shard: int, lane: Lane, order: Sequence[int], line: Mapping[str, int]) -> None:
         for before, packed in parts_of(order, line.get("placed", 0)):

@@ -90,13 +90,19 @@ class Tick:
 class ShardStore:
     """See the module's text."""
 
-    __slots__ = ("_redis", "_scripts", "keys", "room", "shard")
+    __slots__ = ("_durability", "_redis", "_scripts", "keys", "room", "shard")
 
     def __init__(
-        self, redis: Connection, room: str, shard: int | None = None, scripts: Scripts = SCRIPTS
+        self,
+        redis: Connection,
+        room: str,
+        shard: int | None = None,
+        scripts: Scripts = SCRIPTS,
+        durability: Durability | Level = "memory",
     ) -> None:
         self._redis = redis
         self._scripts = scripts
+        self._durability = Durability.of(durability)
         self.room = room
         self.shard = shard or 0
         self.keys = RoomKeys(room, shard)
@@ -104,17 +110,19 @@ class ShardStore:
     async def _run(self, script: Script, *args: Argument, **how: Any) -> Any:
         return await self._redis.run(script, self.keys, *args, **how)
 
+    async def _accept(self, script: Script, *args: Argument) -> Any:
+        """What is said to be done must be as durable as was asked for."""
+        return await self._run(script, *args, durability=self._durability, repeatable=True)
+
     def _ticket(self, said: Sequence[bytes] | None, *, repeated: bool = False) -> Ticket | None:
         return None if said is None else Ticket.read(self.room, self.shard, said, repeated=repeated)
 
-    async def join(
-        self, people: Sequence[Newcomer], durability: Durability | Level = "memory"
-    ) -> list[Ticket | Exception]:
+    async def join(self, people: Sequence[Newcomer]) -> list[Ticket | Exception]:
         """Tickets, new or those there were; or why there is none."""
         # A repeat finds the first ticket by its key or its user. Where there is neither, a repeat after a
         # lost answer leaves a ticket that nobody asks for: a ghost.
         args = [part for one in people for part in one]
-        said = await self._run(self._scripts.join, *args, durability=durability, repeatable=True)
+        said = await self._accept(self._scripts.join, *args)
         return [self._joined(one) for one in said]
 
     def _joined(self, said: bytes | tuple[int, Sequence[bytes]]) -> Ticket | Exception:
@@ -132,33 +140,25 @@ class ShardStore:
 
     async def enter(self, token: Token) -> Ticket | None:
         """Enter, where it was let in; the ticket as it is then."""
-        return self._ticket(
-            await self._run(self._scripts.enter, token.lane, token.ticket, token.secret, repeatable=True)
-        )
+        return self._ticket(await self._accept(self._scripts.enter, token.lane, token.ticket, token.secret))
 
     async def renew(self, token: Token) -> Ticket | None:
         """Stay longer, where it has entered; the ticket as it is then."""
-        return self._ticket(
-            await self._run(self._scripts.renew, token.lane, token.ticket, token.secret, repeatable=True)
-        )
+        return self._ticket(await self._accept(self._scripts.renew, token.lane, token.ticket, token.secret))
 
     async def leave(self, token: Token) -> Ticket | None:
         """Give a ticket back; the ticket as it is then."""
-        return self._ticket(
-            await self._run(
-                self._scripts.leave, token.lane, token.ticket, token.secret, "left", repeatable=True
-            )
-        )
+        args = (token.lane, token.ticket, token.secret, "left")
+        return self._ticket(await self._accept(self._scripts.leave, *args))
 
     async def revoke(self, lane: Lane, ticket: int) -> Ticket | None:
         """Take a ticket away; the ticket as it is then."""
-        return self._ticket(
-            await self._run(self._scripts.leave, lane, ticket, "", "revoked", repeatable=True)
-        )
+        return self._ticket(await self._accept(self._scripts.leave, lane, ticket, "", "revoked"))
 
-    async def redeem(self, lane: Lane, ticket: int, by: str) -> Ticket | None:
+    async def redeem(self, lane: Lane, ticket: int, by: str, entered: int | None) -> Ticket | None:
         """Use an admission, where nobody has; the ticket as it is then."""
-        return self._ticket(await self._run(self._scripts.redeem, lane, ticket, by, repeatable=True))
+        when = "" if entered is None else entered
+        return self._ticket(await self._accept(self._scripts.redeem, lane, ticket, by, when))
 
     async def ticket_of(self, user: str) -> tuple[Lane, int] | None:
         """The ticket that a user has."""
@@ -175,9 +175,9 @@ class ShardStore:
         )
         return Tick(admitted, ghosts, ended, bool(more), version, phase.decode(), bool(resetting))
 
-    async def start(self, which: str = "") -> str:
+    async def start(self, which: str = "", version: str = "") -> str:
         """Open a room that gathers; the phase it is in then. See ``lua/room/start.lua``."""
-        phase: bytes = await self._run(self._scripts.start, which, repeatable=True)
+        phase: bytes = await self._accept(self._scripts.start, which, version)
         return phase.decode()
 
     async def place(self, lane: Lane, placed: int, packed: bytes) -> tuple[int, int]:
@@ -185,15 +185,20 @@ class ShardStore:
         now, of = await self._run(self._scripts.place, lane, placed, packed, repeatable=True)
         return int(now), int(of)
 
-    async def configure(self, how: str, fields: Mapping[str, str]) -> bool:
-        """Make a room (``create``) or change it (``change``); whether that was so."""
-        args = [part for pair in fields.items() for part in pair]
-        return bool(await self._run(self._scripts.configure, how, *args, repeatable=True))
+    async def configure(self, how: str, fields: Mapping[str, str], outdo: int = 0) -> int:
+        """Make a room (``create``) or change it (``change``); its version, or 0 where that was not so.
 
-    async def put(self, version: int, phase: str, fields: Mapping[str, str]) -> None:
-        """Give a shard the settings of its room, unless it has them or newer ones."""
+        The version is larger than any before, and than one that is to be outdone.
+        """
         args = [part for pair in fields.items() for part in pair]
-        await self._run(self._scripts.configure, "put", version, phase, *args, repeatable=True)
+        version: int = await self._accept(self._scripts.configure, how, outdo, "", *args)
+        return version
+
+    async def put(self, version: int, phase: str, fields: Mapping[str, str]) -> int:
+        """Give a shard the settings of its room, unless it has newer ones; the version that it has then."""
+        args = [part for pair in fields.items() for part in pair]
+        has: int = await self._accept(self._scripts.configure, "put", version, phase, *args)
+        return has
 
     async def reset(self, steps: int, phase: str, seed: str, commitment: str) -> int:
         """One step of sending everybody away; how many went, 0 when it is done."""
@@ -238,9 +243,9 @@ class ShardStore:
 
     # ------------------------------------------------------------------ rounds: see shards.py
 
-    async def allot(self, steps: int) -> Any:
-        """Begin a round, or hear of the one that is open."""
-        return await self._run(self._scripts.allot, steps, repeatable=True)
+    async def allot(self, steps: int, done: tuple[int, str] = (0, "")) -> Any:
+        """Begin a round, or hear of the one that is open; ``done`` is what a shard says it has done."""
+        return await self._accept(self._scripts.allot, steps, *done)
 
     async def serve(self, *args: Argument) -> Any:
         """Do a shard's part of a round; None where the shard has other settings."""

@@ -57,6 +57,8 @@ def _say_room(one: RoomCheck) -> None:
         complain(f"{one.room}: {violation}")
     past = "all" if one.whole else "the last"
     counted = f"{past} {one.entries:,} decisions, {one.waiting:,} waiting, {one.active:,} active"
+    if one.forgot:
+        counted += f"; {one.forgot:,} times a server died and forgot something"
     mark, what = ("✔", "P1 to P10 are kept") if one.ok else ("✘", f"{len(one.violations)} were not kept")
     say(Text(f"{mark} {one_line(one.room)}: {what} ({counted})"))
 
@@ -79,6 +81,7 @@ def _room(one: RoomCheck) -> dict[str, Any]:
         "ok": one.ok,
         "entries": one.entries,
         "whole": one.whole,
+        "forgot": one.forgot,
         "waiting": one.waiting,
         "active": one.active,
         "violations": [{"promise": each.promise, "what": each.what} for each in one.violations],

@@ -72,6 +72,17 @@ local function shown(lane, its, now)
   }
 end
 
+-- The server that decides: another name with each that takes over, which may have forgotten something.
+local function server()
+  return string.match(call('INFO', 'replication'), 'master_replid:(%x+)')
+end
+
+-- Something is told that was done before. It is written down that it was, and nothing more: whoever waits until a
+-- replica has this has waited for that, too.
+local function tell_again(p)
+  call('HINCRBY', p .. 'meta', 'told', 1)
+end
+
 -- Somebody waits at a place from now on, or no longer.
 local function mark(l, place, waits)
   local stretch = stretch_of(place)

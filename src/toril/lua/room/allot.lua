@@ -1,17 +1,20 @@
 #!lua flags=allow-oom
 -- Begin a round in a room of several shards: how many each of them may let in, and up to which place. The round
--- that is open is told again.
+-- that is open is told again. Where a shard has done a round that the room knows nothing of, or where another
+-- server decides than before, the room may have forgotten something: then the next round lets nobody in, and hears
+-- what the shards have done. Nor does one while a shard has yet to draw its order again.
 -- keyspace: room
 -- keys: base meta
--- args: tickets that a shard handles at most
--- result: round, version of the settings, phase, whether the room is being reset, then for each lane: its name,
---         what each shard may let in, up to which place, how many cuts were before the next ones, the next cuts
+-- args: tickets that a shard handles at most; the last round that a shard has done, and when that began, or 0 and ''
+-- result: round, when it began, version of the settings, phase, whether the room is being reset, then for each lane:
+--         its name, what each shard may let in, up to which place, how many cuts were before the next ones, the
+--         next cuts
 -- include: room/_room
 -- include: room/_line
 -- include: room/_budget
 -- include: room/_round
 
-local p, steps = KEYS[1], tonumber(ARGV[1])
+local p, steps, done, done_from = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local room = room_of(p)
 if not room then
   return redis.error_reply(NO_ROOM)
@@ -115,10 +118,22 @@ local function share(line, budget, round)
   return divide(budget, had, round), places
 end
 
-local round = room.round or 0
-if call('HGET', p .. 'meta', 'round_open') ~= '1' then
-  round = round + 1
-  call('HSET', p .. 'meta', 'round', round, 'round_open', 1, 'round_from', text(us))
+local its = call('HMGET', p .. 'meta', 'round_open', 'round_from', 'server', 'drawing')
+local round, open, from = room.round or 0, its[1] == '1', its[2]
+local forgot = done > round or (done > 0 and done == round and done_from ~= from)
+if forgot then
+  note(p, us, 'what', 'forgot', 'round', round, 'done', done)
+  for _, lane in ipairs(LANES) do
+    -- Numbers that no cut has had: not even one that was forgotten, and is still known elsewhere.
+    call('HINCRBY', p .. lane .. ':line', 'cuts_before', call('LLEN', p .. lane .. ':cuts') + done - round + 1)
+  end
+end
+if open and not forgot then
+  tell_again(p)
+else
+  local hears = forgot or its[3] ~= server() or its[4] == '1'
+  round, from = math.max(round, done) + 1, text(us)
+  call('HSET', p .. 'meta', 'round', round, 'round_open', 1, 'round_from', from, 'server', server())
   for _, lane in ipairs(LANES) do
     local l, line, active = p .. lane .. ':', {}, 0
     local said = call('HGETALL', l .. 'line')
@@ -128,7 +143,7 @@ if call('HGET', p .. 'meta', 'round_open') ~= '1' then
     for s = 1, room.shards do
       active = active + tonumber(line['active:' .. s] or '0')
     end
-    local budget = budget_of(l, lane, active)
+    local budget = hears and 0 or budget_of(l, lane, active)
     local grants, places
     if room.mode == 'random' then
       grants, places = share(line, budget, round)
@@ -139,7 +154,7 @@ if call('HGET', p .. 'meta', 'round_open') ~= '1' then
     call('HSET', l .. 'line', 'grants', table.concat(grants, ' '), 'places', table.concat(places, ' '))
   end
 end
-local result = { round, room.version, room.phase, room.resetting == 1 and 1 or 0 }
+local result = { round, from, room.version, room.phase, room.resetting == 1 and 1 or 0 }
 for _, lane in ipairs(LANES) do
   local l = p .. lane .. ':'
   local its = call('HMGET', l .. 'line', 'grants', 'places', 'cuts_before')

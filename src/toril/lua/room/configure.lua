@@ -2,24 +2,26 @@
 -- Make a room, or change its settings. What its budgets hold is counted with the old ones first.
 -- keyspace: room
 -- keys: base meta
--- args: 'create', 'change', or 'put' into a shard, with the version and the phase of the room, unless it has that
---       version; then fields of the settings and their values in turn
--- result: 1, or 0 where there is already one to create, none to change, or nothing new to put
+-- args: 'create', 'change', or 'put' into a shard; a version that is to be outdone, or of what is put; the phase of
+--       what is put; then fields of the settings and their values in turn
+-- result: the version it has now; 0 where there is already one to create, or none to change
 -- include: room/_room
 -- include: room/_line
 -- include: room/_budget
 
-local p, how = KEYS[1], ARGV[1]
+local p, how, version, phase = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local there = call('EXISTS', p .. 'meta') == 1
-if how ~= 'put' then
+local had = tonumber(call('HGET', p .. 'meta', 'version') or '0')
+local us = now_us()
+if how == 'put' and version <= had then
+  return had
+elseif how ~= 'put' then
   if there == (how == 'create') then
     return 0
   end
-  call('HINCRBY', p .. 'meta', 'version', 1)
-elseif tonumber(ARGV[2]) <= tonumber(call('HGET', p .. 'meta', 'version') or '0') then
-  return 0
+  -- A time, so that a version is not given again where a server forgot that it was.
+  version = math.max(version, had, us - 1) + 1
 end
-local us = now_us()
 if there then
   for _, lane in ipairs(LANES) do
     local l = p .. lane .. ':'
@@ -31,17 +33,19 @@ if there then
     end
   end
 end
+call('HSET', p .. 'meta', 'version', text(version), unpack(ARGV, 4))
 if how == 'put' then
-  call('HSETNX', p .. 'meta', 'phase', ARGV[3]) -- a shard that has one goes its own way
-  call('HSET', p .. 'meta', 'version', ARGV[2], unpack(ARGV, 4))
-  return 1
+  call('HSETNX', p .. 'meta', 'phase', phase) -- a shard that has one goes its own way
+  return version
 end
-call('HSET', p .. 'meta', unpack(ARGV, 2))
+if not there then
+  call('HSET', p .. 'meta', 'server', server())
+end
 local said = { 'what', how }
-for i = 2, #ARGV, 2 do
+for i = 4, #ARGV, 2 do
   if ARGV[i] ~= 'seed' then -- it is told when the room starts
     said[#said + 1], said[#said + 2] = ARGV[i], ARGV[i + 1]
   end
 end
 note(p, us, unpack(said))
-return 1
+return version

@@ -23,5 +23,7 @@ if its.s == 'ready' then
   call('ZADD', l .. 'active', its.e, number)
 elseif its.s == 'waiting' then
   hear(l, its, now)
+else
+  tell_again(p)
 end
 return shown(lane, its, now)

@@ -23,6 +23,7 @@ local function join(lane, secret, user, key, fingerprint)
     local its = owner and ticket_of(p .. owner .. ':', number)
     if its then
       end_in_time(p, owner, room, its, now)
+      tell_again(p)
       return { 0, shown(owner, its, now) }
     end
   end
@@ -39,6 +40,7 @@ local function join(lane, secret, user, key, fingerprint)
           call('SET', p .. 'i:' .. key, owner .. ' ' .. number .. ' ' .. fingerprint)
           call('PEXPIRE', p .. 'i:' .. key, room.remember)
         end
+        tell_again(p)
         return { 0, shown(owner, its, now) }
       end
     end

@@ -19,5 +19,7 @@ end
 end_in_time(p, lane, room, its, now)
 if its.s == 'waiting' or its.s == 'ready' or its.s == 'inside' then
   finish(p, lane, room, its, how, now)
+else
+  tell_again(p)
 end
 return shown(lane, its, now)

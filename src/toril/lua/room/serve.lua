@@ -3,27 +3,29 @@
 -- once; asked again, the shard says what it did, and how it stands now.
 -- keyspace: room
 -- keys: base meta
--- args: round, version of the settings, tickets handled at most, then for each lane: its name, how many to let
---       in, up to which place, number of cuts n, and the shard's places in them
--- result: for each lane: its name, let in, ghosts, ended, head, tickets, inside, waiting, how many wait up to each
---         cut; then three parts of the snapshot. A shard with other settings: nil
+-- args: version of the settings, round, when it began, tickets handled at most, then for each lane: its name, how
+--       many to let in, up to which place, number of cuts n, and the shard's places in them
+-- result: its phase, whether it forgot the round before, then for each lane: its name, let in, ghosts, ended, head,
+--         tickets, inside, waiting, let in ever, how many wait up to each cut, and three parts of the snapshot. A
+--         shard with other settings: nil
 -- include: room/_room
 -- include: room/_line
 -- include: room/_budget
 -- include: room/_snapshot
 
-local p, round, version, steps = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local p, version, round, from, steps = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local room = room_of(p)
-if not room or room.version ~= version then
+if not room or room.version ~= tonumber(version) then
   return false
 end
 local us = now_us()
 local now = math.floor(us / 1000)
-local last = room.round or 0
-if round < last then
-  return redis.error_reply('OLDROUND this shard has done round ' .. last)
+local last, last_from = room.round or 0, call('HGET', p .. 'meta', 'round_from') or from
+if round < last or (round == last and from ~= last_from) then
+  return redis.error_reply('OLDROUND ' .. last .. ' ' .. last_from .. ' is what this shard has done')
+elseif round > last then
+  call('HSET', p .. 'meta', 'round', round, 'round_from', from, 'round_forgot', last < round - 1 and 1 or 0)
 end
-call('HSET', p .. 'meta', 'round', round)
 
 local function done(lane, grant, upto)
   local l = p .. lane .. ':'
@@ -61,7 +63,7 @@ local function waiting_upto(l, line, places)
   return result
 end
 
-local results, at = {}, 4
+local results, at = { room.phase, tonumber(call('HGET', p .. 'meta', 'round_forgot') or '0') }, 5
 while at <= #ARGV do
   local lane, grant, upto, n = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local places = {}
@@ -76,7 +78,7 @@ while at <= #ARGV do
   local line = line_of(l)
   local came, ghosts, over = string.match(call('HGET', l .. 'line', 'done') or '0 0 0', '(%d+) (%d+) (%d+)')
   results[#results + 1] = {
-    lane, came, ghosts, over, text(line.head), text(line.last), active_of(l, now), line.waiting,
+    lane, came, ghosts, over, text(line.head), text(line.last), active_of(l, now), line.waiting, line.admitted,
     waiting_upto(l, line, places), { snapshot_of(p, lane, now) },
   }
 end

@@ -2,7 +2,8 @@
 -- Open a room that gathers people; one that is open stays as it is.
 -- keyspace: room
 -- keys: base meta
--- args: '' for a room of one shard, or a shard; for a room of several: 'begin', and 'end' when all is shuffled
+-- args: '' for a room of one shard, or a shard; for a room of several: 'begin', and 'end' when all is shuffled; then
+--       the version that its settings must have, or ''
 -- result: the phase it is in now
 -- include: room/_room
 -- include: room/_line
@@ -13,7 +14,10 @@ local room = room_of(p)
 if not room then
   return redis.error_reply(NO_ROOM)
 end
-local which = ARGV[1]
+local which, version = ARGV[1], ARGV[2]
+if version ~= '' and room.version ~= tonumber(version) then
+  return room.phase
+end
 if which == 'end' and room.phase == 'shuffling' then
   room.phase = 'open'
 elseif which == 'begin' and room.phase == 'gathering' then

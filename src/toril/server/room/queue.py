@@ -125,7 +125,7 @@ class Queue:
         await self._door.limit(request)
         admitted = self._options.tokens.verify(asked.reservation_token)
         room = await self._rooms.get(admitted.event)
-        ticket = await room.redeem(admitted.session, asked.by)
+        ticket = await room.redeem(admitted.session, asked.by, entered=admitted.issued)
         return reply(Redeemed("granted", admitted.event, admitted.user, admitted.session, ticket.used_by))
 
     async def leave(self, request: Request) -> Response:

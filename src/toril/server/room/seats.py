@@ -116,7 +116,7 @@ class SeatRoutes:
             rule = "seats are for those who were let in: send the reservation token as a bearer"
             raise Problem(401, "ADMISSION_REQUIRED", rule, headers=headers)
         admitted = self._options.tokens.verify(token, event=event)
-        await (await self._rooms.get(event)).redeem(admitted.session, BY)
+        await (await self._rooms.get(event)).redeem(admitted.session, BY, entered=admitted.issued)
         return admitted.session
 
 
