@@ -195,10 +195,10 @@ async def test_a_room_that_is_closed_or_full_says_when_to_come_again(served: Roo
     room = await served.room(max_waiting=1)
     await served.token()
     full = await served.join()
-    assert (full.status_code, code(full), full.headers["Retry-After"]) == (503, "ROOM_FULL", "5")
+    assert (full.status_code, code(full), full.headers["Retry-After"]) == (429, "ROOM_FULL", "5")
     await room.configure(mode="reject")
     closed = await served.join()
-    assert (closed.status_code, code(closed), closed.headers["Retry-After"]) == (503, "ROOM_CLOSED", "30")
+    assert (closed.status_code, code(closed), closed.headers["Retry-After"]) == (403, "ROOM_CLOSED", "30")
 
 
 async def test_who_calls_too_often_is_told_to_wait(server: Server | Cluster) -> None:

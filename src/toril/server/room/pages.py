@@ -11,7 +11,8 @@ from toril.connection import Connection
 from toril.errors import InvalidValue
 from toril.keyspace import ServerKeys
 
-TARGET = r"^(https?://[^\s<>\"']+|/[^\s<>\"'/\\][^\s<>\"'\\]*|/)?$"
+_NOT = r"\x00-\x20\x7f-\xa0<>\"'"  # named one by one: what white space is, not all languages agree on
+TARGET = rf"^(https?://[^{_NOT}]+|/[^{_NOT}/\\][^{_NOT}\\]*|/)?$"
 """An address of the web, or a path: nothing that a browser would run, and no other host by a trick."""
 
 LONGEST_TITLE, LONGEST_TARGET = 200, 2000
