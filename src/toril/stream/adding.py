@@ -104,7 +104,10 @@ async def add_jobs(
         except TorilError as problem:
             problems.append(problem)
 
-    await asyncio.gather(*map(add_to, places))
+    if len(places) == 1:
+        await add_to(*places)  # without a task of its own
+    else:
+        await asyncio.gather(*map(add_to, places))
     if problems:
         if not any(added) and isinstance(problems[0], CommandRefused):
             raise problems[0]
