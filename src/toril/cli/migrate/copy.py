@@ -91,8 +91,8 @@ async def copy(
 
 def _show(reports: list[QueueReport], ended: bool, left: int, seconds: float) -> None:
     columns = [
-        Column("old name", least=12),
-        Column("new name", least=12),
+        Column("old name", least=20),
+        Column("new name", least=24),
         Column("copied", right=True),
         Column("before", right=True),
         Column("schedulers", right=True, leave=1),

@@ -27,8 +27,8 @@ async def status(at: Journey) -> None:
         return
     now = time.time_ns() // 1_000_000
     columns = [
-        Column("old queue", least=12),
-        Column("new queue", least=12),
+        Column("old queue", least=20),
+        Column("new queue", least=24),
         Column("phase"),
         Column("began", right=True, leave=2),
         Column("moved", right=True),

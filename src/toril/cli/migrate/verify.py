@@ -47,7 +47,7 @@ async def verify(at: Target) -> None:
 
 def _show(checks: list[QueueCheck]) -> None:
     columns = [
-        Column("old name", least=12),
+        Column("old name", least=20),
         Column("state"),
         Column("jobs", right=True),
         Column("the same", right=True),
