@@ -8,34 +8,24 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections import defaultdict
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import msgspec
 import pytest
 
-from tests.conftest import MATRIX, SCALE, Servers, emptied
+from tests.conftest import SCALE
 from tests.queue.audit import until
 from tests.queue.crew import ROOT
 from tests.runtime.command_victim import Settings, dispatcher
+from tests.runtime.commanding import until_quiet
 from tests.runtime.probes import Note, Probe, Run
-from tests.runtime.test_commands import until_quiet
 from toril import Connection, connect
 from toril.events import Aggregate, Command
 from toril.queue import Backoff
 from toril.runtime.commands import CommandDispatcher, CommandOptions
 from toril.stores import MemoryEventStore
 from toril.testing import cluster
-
-
-@pytest.fixture(params=["inline", *MATRIX])
-async def place(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterator[Connection | None]:
-    if request.param == "inline":
-        yield None
-        return
-    async with connect(emptied(servers.get(request.param)).url) as redis:
-        yield redis
 
 
 @dataclass

@@ -18,8 +18,8 @@ from tests.conformance.oracle import NodeError, NodeOracle
 from tests.conformance.sides import START, NodeSide
 from tests.conftest import MATRIX, SCALE, Servers, emptied
 from tests.queue.audit import LISTS, SETS
+from tests.runtime.commanding import stored, until, until_quiet
 from tests.runtime.probes import Note, Probe
-from tests.runtime.test_commands import stored, until, until_quiet
 from toril import Connection, codec, connect
 from toril.errors import TorilError
 from toril.queue import Backoff, UnrecoverableError
