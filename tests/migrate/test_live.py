@@ -13,7 +13,7 @@ from tests.migrate.migrator import Migrator
 from tests.migrate.stage import NEW, OLD, Stage
 from tests.waiting import until
 from toril.keyspace import OLD_TRACKER, QueueKeys
-from toril.migrate import Copier, MigrationError, Move, Moves, Superseded, WorkersConnected
+from toril.migrate import Copier, MigrationError, Move, Moves, Superseded, WorkersConnected, rollback
 from toril.queue import AddJob, Queue
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -235,6 +235,21 @@ async def test_an_unreadable_job_stops_nobody_else(stage: Stage) -> None:
     report = await stage.copy()
     assert (report.total, [problem.job for problem in report.problems]) == (2, ["2"])
     assert await stage.work_off() == ["1", "3"]
+
+
+async def test_an_id_that_is_no_text_stops_nobody_else(stage: Stage) -> None:
+    await stage.add()
+    await stage.redis.command("LPUSH", QueueKeys(OLD).wait, b"\xff7")
+    await stage.add()
+    assert (await stage.copy()).total == 2
+    report = await stage.copy()
+    (problem,) = report.problems
+    assert (problem.job, problem.what) == ("\\xff7", "its id is not text in UTF-8")
+    assert (report.already, report.left) == (2, 1)
+    assert (await stage.verify()).reasons() == ["1 job of 'mail' not copied"]
+    (done,) = await rollback(stage.redis, stage.redis, stage.moves)
+    assert (done.back, done.whole) == (2, True)
+    assert await stage.redis.command("LRANGE", QueueKeys(OLD).wait, 0, -1) == [b"2", b"\xff7", b"1"]
 
 
 async def test_two_queues_cannot_fill_one(stage: Stage) -> None:

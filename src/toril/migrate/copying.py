@@ -331,7 +331,9 @@ async def sort_out(
     made = dict.fromkeys(asked, "") if confirm else await old.timestamps(asked)
     known, fresh = [], []
     for place, entry in zip(places, entries, strict=True):
-        if entry is not None and entry.letter != "b" and made[place.id] in (entry.timestamp, ""):
+        if entry is None or entry.letter == "b" or not place.readable:
+            fresh.append(place)
+        elif made[place.id] in (entry.timestamp, ""):
             known.append((place, entry))
         else:
             fresh.append(place)

@@ -43,6 +43,8 @@ class Place:
     id: str
     state: str
     score: bytes = b""
+    readable: bool = True
+    """Whether the id is text; of one that is not, this has what can be shown."""
 
     @property
     def letter(self) -> str:

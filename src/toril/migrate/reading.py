@@ -83,9 +83,9 @@ class QueueReader:
         if state in LISTS:
             # From the end that workers take from: what producers add at the other end moves nothing.
             ids = await self.redis.command("LRANGE", key, -(start + count), -(start + 1))
-            return [Place(_text(each), state) for each in reversed(ids)]
+            return [_place(each, state) for each in reversed(ids)]
         flat = await self.redis.command("ZRANGE", key, start, start + count - 1, "WITHSCORES")
-        return [Place(_text(flat[at]), state, flat[at + 1]) for at in range(0, len(flat), 2)]
+        return [_place(flat[at], state, flat[at + 1]) for at in range(0, len(flat), 2)]
 
     async def walk(self, state: str) -> AsyncIterator[list[Place]]:
         """All jobs of a state, in pages.
@@ -103,7 +103,12 @@ class QueueReader:
             replies = await self.run(READ, PORTION_BYTES, *(place.id for place in places))
         else:
             replies = await self._read_apart(places)
-        return [StoredJob.read(place, reply) for place, reply in zip(places, replies, strict=False)]
+        return [
+            StoredJob.read(place, reply)
+            if place.readable
+            else StoredJob(place, {}, problem="its id is not text in UTF-8")
+            for place, reply in zip(places, replies, strict=False)
+        ]
 
     async def read_all(self, places: Sequence[Place]) -> AsyncIterator[list[StoredJob]]:
         """Jobs, whole, in portions."""
@@ -220,6 +225,13 @@ async def _or_none(asked: Awaitable[Any]) -> Any:
 
 def _counted(state: str) -> str:
     return "LLEN" if state in LISTS else "ZCARD"
+
+
+def _place(raw: bytes, state: str, score: bytes = b"") -> Place:
+    try:
+        return Place(raw.decode(), state, score)
+    except UnicodeDecodeError:
+        return Place(raw.decode(errors="backslashreplace"), state, score, readable=False)
 
 
 def _text(raw: bytes) -> str:
