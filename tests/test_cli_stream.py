@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.cli.shell import Shell, on_terminal
 from tests.conftest import MATRIX, Servers, emptied
 from tests.test_cli import run
-from tests.test_cli_queue import Shell, on_terminal
 from tests.test_cli_worker import running as running_worker
 from tests.waiting import until
 from toril import Connection
