@@ -23,6 +23,8 @@ class Far:
     async def __call__(self, asked: Sequence[int]) -> list[int | Exception]:
         self.batches.append(list(asked))
         await self.go.acquire()
+        for _ in range(3):  # no reply comes in the turn of the event loop in which it was asked for
+            await asyncio.sleep(0)
         if 13 in asked:
             raise ConnectionError("nobody answers")
         return [ValueError("odd") if one % 2 else one * 10 for one in asked]
@@ -40,6 +42,19 @@ async def test_what_comes_meanwhile_goes_together() -> None:
     assert max(map(len, far.batches)) <= TOGETHER
     assert len(far.batches) <= UNDER_WAY + 500 // TOGETHER + 1
     assert sorted(one for batch in far.batches for one in batch) == [number * 2 for number in range(500)]
+
+
+async def test_many_who_ask_at_once_are_divided_among_the_calls() -> None:
+    """While the server works on one call, there is something to do here: the answers to the other."""
+    far = Far()
+    together = Together(far)
+    tasks = [asyncio.create_task(together.ask(number * 2)) for number in range(100)]
+    while len(far.batches) < UNDER_WAY:
+        await asyncio.sleep(0)
+    assert [len(batch) for batch in far.batches] == [50, 50]
+    for _ in range(2):
+        far.go.release()
+    await asyncio.gather(*tasks)
 
 
 async def test_an_error_is_ones_own_and_a_broken_call_is_everybodys() -> None:

@@ -179,8 +179,9 @@ class Room:
         asked = check_id("key", key)
         if known == ANONYMOUS:
             known = ""
-        print_ = fingerprint if fingerprint is not None else _fingerprint(lane, user or "")
-        return await self._parts.join(Newcomer(check_lane(lane), new_secret(), known, asked, print_))
+        if fingerprint is None:
+            fingerprint = _fingerprint(lane, user or "") if asked else ""
+        return await self._parts.join(Newcomer(check_lane(lane), new_secret(), known, asked, fingerprint))
 
     async def status(self, token: str) -> Status:
         """How far somebody is. Asking keeps the place, and costs the room nothing."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
+
+import msgspec
 
 from toril.errors import InvalidValue
 from toril.keyspace import NAME_RULES
@@ -32,8 +33,7 @@ _REST = re.compile(r"(\d{1,2})\.([mv])([1-9]\d{0,9})\.([A-Za-z0-9_-]{22})")
 _LANES: dict[str, Lane] = {"m": "main", "v": "vip"}
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True):
     """What a waiter shows: which ticket of which room, and a secret that makes it theirs.
 
     Written ``<room>.<shard>.<lane and ticket>.<secret>``: ``evt_2025_1001.0.m17.Zk3…``.
@@ -74,8 +74,7 @@ def new_secret() -> str:
     return secrets.token_urlsafe(16)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ticket:
+class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """A ticket as it is now. Times are milliseconds since 1970, by the server's clock; 0: not yet."""
 
     token: Token
@@ -118,8 +117,7 @@ class Ticket:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody who waits is told."""
 
     ticket: Ticket
@@ -151,8 +149,7 @@ class Status:
         return self.ticket.state == "ready"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody who has entered. It is the same session, however often one asks to enter."""
 
     id: str

@@ -68,7 +68,7 @@ end
 local function shown(lane, its, now)
   return {
     lane, its.number, its.s, its.k, its.u, its.p or '0', its.j, its.r or '0', its.e or '0', its.n or '0',
-    its.x or '', text(now),
+    its.x or '', now,
   }
 end
 
@@ -89,6 +89,27 @@ local function mark(l, place, waits)
   call('SETBIT', l .. stretch .. ':alive', (place - 1) % STRETCH, waits and 1 or 0)
   if call('HINCRBY', l .. 'counts', stretch, waits and 1 or -1) == 0 then
     call('HDEL', l .. 'counts', stretch)
+  end
+end
+
+-- Somebody waits at each of these places from now on.
+local function mark_all(l, places)
+  local bits = {}
+  for _, place in ipairs(places) do
+    local stretch = stretch_of(place)
+    local its = bits[stretch]
+    if not its then
+      its = {}
+      bits[stretch] = its
+    end
+    its[#its + 1] = 'SET'
+    its[#its + 1] = 'u1'
+    its[#its + 1] = (place - 1) % STRETCH
+    its[#its + 1] = 1
+  end
+  for stretch, its in pairs(bits) do
+    call('BITFIELD', l .. stretch .. ':alive', unpack(its))
+    call('HINCRBY', l .. 'counts', stretch, #its / 4)
   end
 end
 

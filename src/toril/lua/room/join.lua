@@ -13,6 +13,26 @@ if not room then
 end
 local now = math.floor(now_us() / 1000)
 
+-- What a lane's line is, with those who have just joined; it is written when all have.
+local lines = {}
+local function line_at(l)
+  local line = lines[l]
+  if not line then
+    local found = call('HMGET', l .. 'line', 'issued', 'waiting')
+    line = { issued = tonumber(found[1] or '0'), waiting = tonumber(found[2] or '0'), seen = {}, places = {} }
+    lines[l] = line
+  end
+  return line
+end
+
+local function write_line(l, line)
+  call('HSET', l .. 'line', 'issued', text(line.issued), 'waiting', text(line.waiting))
+  if #line.seen > 0 then
+    call('ZADD', l .. 'seen', unpack(line.seen))
+  end
+  mark_all(l, line.places)
+end
+
 local function join(lane, secret, user, key, fingerprint)
   local l = p .. lane .. ':'
   if key ~= '' then
@@ -52,32 +72,32 @@ local function join(lane, secret, user, key, fingerprint)
   if lane == 'vip' and (call('HGET', p .. 'meta', 'vip:rate') or '') == '' then
     return 'NOLANE this room has no lane for those who are sent past the line'
   end
-  local line = call('HMGET', l .. 'line', 'issued', 'waiting')
-  local waiting = tonumber(line[2] or '0')
-  if room.most > 0 and waiting >= room.most and room.mode ~= 'passthrough' then
+  local line = line_at(l)
+  if room.most > 0 and line.waiting >= room.most and room.mode ~= 'passthrough' then
     call('HINCRBY', p .. 'meta', 'refused', 1)
     return 'FULL ' .. room.most .. ' are waiting, and more may not'
   end
 
-  local number = text((line[1] or 0) + 1)
+  line.issued = line.issued + 1
+  local number = text(line.issued)
   local its = { number = number, s = 'waiting', k = secret, u = user, i = key, j = now }
   local hash = l .. number .. ':ticket'
   if room.mode == 'passthrough' and room.shards == 1 then -- with several, the next round lets everybody in
     call('HSET', hash, 'k', secret, 'u', user, 'i', key, 'j', now, 'p', number)
-    call('HSET', l .. 'line', 'issued', number)
     call('HINCRBY', l .. 'line', 'admitted', 1)
     call('HINCRBY', l .. 'line', 'waited:1', 1)
     its.s, its.p = 'passing', number
     let_in(p, lane, room, its, now)
   else
-    call('HSET', l .. 'line', 'issued', number, 'waiting', waiting + 1)
-    call('ZADD', l .. 'seen', now, number)
+    line.waiting = line.waiting + 1
+    line.seen[#line.seen + 1] = now
+    line.seen[#line.seen + 1] = number
     if room.phase == 'gathering' then
       call('HSET', hash, 's', 'waiting', 'k', secret, 'u', user, 'i', key, 'j', now)
     else
       its.p = number
       call('HSET', hash, 's', 'waiting', 'k', secret, 'u', user, 'i', key, 'j', now, 'p', number)
-      mark(l, tonumber(number), true)
+      line.places[#line.places + 1] = line.issued
     end
   end
   if user ~= '' then
@@ -92,5 +112,8 @@ end
 local results = {}
 for i = 1, #ARGV, 5 do
   results[#results + 1] = join(unpack(ARGV, i, i + 4))
+end
+for l, line in pairs(lines) do
+  write_line(l, line)
 end
 return results
