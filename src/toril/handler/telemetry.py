@@ -79,13 +79,20 @@ class JobTelemetry:
             attributes=attributes,
             links=_links(job),
         )
-        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            try:
-                yield span
-            except BaseException as problem:
-                span.record_exception(problem)
-                span.set_status(Status(StatusCode.ERROR, str(problem)))
-                raise
+        with under_way(span):
+            yield span
+
+
+@contextmanager
+def under_way(span: Span) -> Iterator[None]:
+    """Make a span the current one until this ends; what is raised meanwhile is recorded in it."""
+    with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            yield
+        except BaseException as problem:
+            span.record_exception(problem)
+            span.set_status(Status(StatusCode.ERROR, str(problem)))
+            raise
 
 
 def _links(job: Known) -> list[Link]:

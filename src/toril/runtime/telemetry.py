@@ -11,11 +11,12 @@ from contextlib import contextmanager
 
 import msgspec
 from opentelemetry import propagate, trace
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Link, Span, SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from toril.aggregate import Aggregate
 from toril.events.event import AnyEvent, AnyNewEvent
+from toril.handler.telemetry import under_way
 from toril.queue.telemetry import Telemetry
 
 
@@ -75,13 +76,8 @@ class RuntimeTelemetry:
             attributes=attributes,
             links=_links(event),
         )
-        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            try:
-                yield span
-            except BaseException as problem:
-                span.record_exception(problem)
-                span.set_status(Status(StatusCode.ERROR, str(problem)))
-                raise
+        with under_way(span):
+            yield span
 
     @contextmanager
     def projecting(self, pipeline: str, projection: str, version: int, aggregates: int) -> Iterator[Span]:
