@@ -42,18 +42,19 @@ class Watched:
                 self.over.set()
 
     async def start(self) -> None:
-        step = self.worker._step
+        await self.worker.start()  # its first step is made when this task waits
+        steps = self.worker._steps
+        step = steps.step
 
-        async def watched(ended: Sequence[Any], tokens: Sequence[str], *more: Any) -> Any:
+        async def watched(ended: Sequence[Any], tokens: Sequence[str]) -> Any:
             self.under_way += 1
             self.most_under_way = max(self.most_under_way, self.under_way)
-            result = await step(ended, tokens, *more)
+            result = await step(ended, tokens)
             self.under_way -= 1
             self.steps.append((len(ended), len(tokens), len(result.jobs)))
             return result
 
-        self.worker._step = watched  # type: ignore[method-assign]
-        await self.worker.start()
+        steps.step = watched  # type: ignore[assignment, method-assign]
 
 
 @pytest.mark.parametrize("concurrency", [1, 7, 100, 1000])

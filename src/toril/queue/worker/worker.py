@@ -15,7 +15,7 @@ import traceback
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -45,6 +45,7 @@ from toril.queue.outcomes import BackoffStrategy, Delayed, HandedBack, Outcome, 
 from toril.queue.queue import client_name
 from toril.queue.store import Clock, QueueStore, StepResult, TakeOptions, wall_clock
 from toril.queue.worker.iteration import make_next_run
+from toril.queue.worker.steps import REFUSED_PAUSE, Steps
 from toril.queue.worker.verdict import unrecoverable_reason
 
 if TYPE_CHECKING:  # it needs OpenTelemetry, which is an extra
@@ -63,15 +64,6 @@ TURNS_APART = 4
 
 LONGEST_BLOCK = 10.0
 """Seconds; a worker that waits for a delayed job looks again after this, as Node's does."""
-
-REFUSED_PAUSE = 1.0
-"""Seconds until a server that has refused a call is asked again."""
-
-_NO_WRITES_NOW = frozenset({"MISCONF", "OOM", "BUSY", "NOPERM", "NOAUTH"})
-"""Codes of a server that executed nothing, until somebody sees to it: its disk is full, say."""
-
-_GONE = frozenset({-1, -2, -3})
-"""What a job that was given up already answers: it is missing, has no lock, or is not active."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +236,7 @@ class Worker(Handlers):
         except BaseException:
             await self._redis.close()
             raise
+        self._steps = Steps(self._store, self._take, report=self.report, start=self._start_job)
         work = [self._keep_stepping() for _ in range(STEPS_AT_ONCE)]
         work += [self._keep_waiting(), self._keep_locks(), self._keep_sweeping()]
         self._tasks = [asyncio.create_task(each) for each in work]
@@ -313,7 +306,7 @@ class Worker(Handlers):
             self._asked += wanted
             heard = self._heard
             try:
-                result = await self._step(ended, tokens)
+                result = await self._steps.step([each.outcome for each in ended], tokens)
                 await self._keep_apart()
             finally:
                 self._asked -= wanted
@@ -352,44 +345,6 @@ class Worker(Handlers):
             return ended, 0  # the step under way finds out whether there is more than it asks for
         return ended, min(self._room, self._largest_step, FIRST_STEP)
 
-    async def _step(self, ended: Sequence[_Ended], tokens: Sequence[str]) -> StepResult:
-        """A step, repeated until its outcome is known: a job that is done must not be run again."""
-        outcomes = [each.outcome for each in ended]
-        repeated = False
-        while True:
-            try:
-                result = await self._store.step(outcomes, tokens, self._take)
-                if repeated:
-                    codes = [0 if code in _GONE else code for code in result.codes]
-                    result = replace(result, codes=codes)
-                return result
-            except ConnectionFailed as problem:
-                self.report(problem)  # not executed; the connection has waited already
-            except (OutcomeUnknown, CommandRefused) as problem:
-                self.report(problem)
-                if isinstance(problem, CommandRefused):
-                    await asyncio.sleep(REFUSED_PAUSE)
-                    if problem.code in _NO_WRITES_NOW:
-                        continue
-                # It may have been executed, wholly or in part. Giving up twice is harmless: the lock says
-                # whose a job is. The jobs that came with the lost reply are found by their tokens.
-                repeated = True
-                found = await self._until_heard(tokens)
-                for job in found:
-                    self._start_job(Job.of(self._store, job))
-                tokens = ()
-
-    async def _until_heard(self, tokens: Sequence[str]) -> list[JobData]:
-        while tokens:
-            try:
-                return await self._store.reclaim(tokens)
-            except (ConnectionFailed, OutcomeUnknown) as problem:
-                self.report(problem)
-            except CommandRefused as problem:
-                self.report(problem)
-                await asyncio.sleep(REFUSED_PAUSE)
-        return []
-
     def _settle(self, ended: Sequence[_Ended], result: StepResult, wanted: int, heard: int) -> None:
         refused = False
         for text in result.failures.values():
@@ -405,7 +360,7 @@ class Worker(Handlers):
             elif not isinstance(each.outcome, HandedBack):
                 self.emit("failed", each.job, each.problem)
         for job in result.jobs:
-            self._start_job(Job.of(self._store, job))
+            self._start_job(job)
         if wanted and not refused:
             self._many_wait = len(result.jobs) == wanted
             if self._many_wait:
@@ -488,7 +443,8 @@ class Worker(Handlers):
 
     # ------------------------------------------------------------------ jobs
 
-    def _start_job(self, job: Job) -> None:
+    def _start_job(self, taken: JobData) -> None:
+        job = Job.of(self._store, taken)
         task = asyncio.create_task(self._work_on(job))
         self._running[job.token] = _Running(job, task)
         task.add_done_callback(lambda _: self._stopped_before_it_began(job))
