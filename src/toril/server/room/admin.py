@@ -103,7 +103,7 @@ class Admin:
         )
         NAME_RULES["room"].check(asked.event_id)
         page = _page(PageView(), asked)
-        await Room(self._redis, asked.event_id).create(settings)
+        await self._rooms.room(asked.event_id).create(settings)
         await self._rooms.show(asked.event_id, page)
         return reply(await self._view(asked.event_id), 201)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from toril.connection import Durability
+from toril.connection.durability import Level
 from toril.errors import InvalidValue
 from toril.room import Follow, LaneSettings, Settings
 from toril.room.tokens import AdmissionTokens
@@ -39,6 +41,9 @@ class RoomOptions:
     """How often one address may join an event that nobody knows."""
     streams: int = 5000
     """How many can listen at a time, in one process."""
+    durability: Durability | Level = "memory"
+    """What must have happened to a join, an admission, a hold, before it is answered: ``replicated`` means
+    that it is known after its server died."""
     hold_for: timedelta = timedelta(minutes=5)
     """How long seats are held."""
     seats_per_owner: int | None = None
@@ -48,6 +53,7 @@ class RoomOptions:
     """What load the rate of a room follows, if any."""
 
     def __post_init__(self) -> None:
+        Durability.of(self.durability)
         if self.admin is not None and len(self.admin) < SHORTEST_SECRET:
             raise InvalidValue("admin", "(not shown)", f"a secret of at least {SHORTEST_SECRET} characters")
         if self.streams < 1:

@@ -12,6 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toril.connection import DurabilityNotReached
 from toril.errors import InvalidValue
 from toril.room import (
     AlreadyUsed,
@@ -104,7 +105,7 @@ def problem_of(found: Exception) -> Problem:
     for kind, status, code in _KNOWN:
         if isinstance(found, kind):
             return Problem(status, code, _text(found), retry_after=_wait(found))
-    if isinstance(found, AWAY):
+    if isinstance(found, (*AWAY, DurabilityNotReached)):  # all of it may be asked for again
         return Problem(503, "QUEUE_ERROR", "it cannot be done now: try again", retry_after=1)
     return Problem(500, "QUEUE_ERROR", "something is wrong here: the server's log says what")
 

@@ -67,12 +67,16 @@ class Rooms:
         """Those that this process serves."""
         return [kept.room for kept in self._kept.values()]
 
+    def room(self, event: str) -> Room:
+        """A room, whether or not it exists; whatever it answers is as durable as was asked for."""
+        return Room(self.redis, event, durability=self._options.durability)
+
     async def get(self, event: str) -> Room:
         """A room that exists, or :class:`NoSuchRoom`."""
         kept = self._kept.get(event)
         if kept is None:
             NAME_RULES["room"].check(event)
-            if not await Room(self.redis, event).exists():
+            if not await self.room(event).exists():
                 raise NoSuchRoom(f"NOROOM there is no room for the event {event!r}")
             kept = await self._keep(event)
         kept.asked = time.monotonic()
@@ -90,7 +94,7 @@ class Rooms:
             wait = taken.wait_ms / 1000
             raise Problem(429, "RATE_LIMITED", "too many new events from one address", retry_after=wait)
         with suppress(RoomExists):  # somebody else was faster
-            await Room(self.redis, event).create(self._options.new_rooms)
+            await self.room(event).create(self._options.new_rooms)
         return await self.get(event)
 
     async def settings(self, event: str) -> Settings:
@@ -122,7 +126,7 @@ class Rooms:
     async def _keep(self, event: str) -> Kept:
         if event in self._kept:
             return self._kept[event]
-        room, stack = Room(self.redis, event), AsyncExitStack()
+        room, stack = self.room(event), AsyncExitStack()
         kept = self._kept[event] = Kept(room, stack, time.monotonic())
         if self._options.doorkeeper:
             follow = None if self._options.follow is None else self._options.follow(event)

@@ -65,8 +65,13 @@ class SeatRoutes:
 
     def seats(self, event: str) -> Seats:
         """The seats of an event."""
-        hold_for, per_owner = self._options.hold_for, self._options.seats_per_owner
-        return Seats(self._redis, event, hold_for=hold_for, per_owner=per_owner)
+        return Seats(
+            self._redis,
+            event,
+            hold_for=self._options.hold_for,
+            per_owner=self._options.seats_per_owner,
+            durability=self._options.durability,
+        )
 
     async def show(self, request: Request) -> Response:
         """How many there are, and how some of them stand."""
