@@ -14,10 +14,11 @@ from importlib.metadata import version
 import click
 from rich.console import Console
 
+from benchmarks.installed import require
 from toril.testing import cluster, standalone
 
 from . import events, faults, report, speed
-from .clients import OPENERS, REQUIREMENTS, TUNED, find_problems
+from .clients import OPENERS, REQUIREMENTS, TUNED
 
 console = Console(width=None if sys.stdout.isatty() else 200)
 
@@ -29,11 +30,7 @@ console = Console(width=None if sys.stdout.isatty() else 200)
 @click.option("--only", type=click.Choice(["speed", "faults"]), help="Measure this, and write no file.")
 def main(rounds: int, seconds: float, turns: int, only: str | None) -> None:
     """Compare Toril's own client with redis-py, coredis and valkey-glide."""
-    if problems := find_problems():
-        for problem in problems:
-            console.print(f"[red]{problem}[/red]")
-        where = REQUIREMENTS.relative_to(REQUIREMENTS.parents[1])
-        raise click.ClickException(f"install the peers first: python -m pip install -r {where}")
+    require(REQUIREMENTS, console)
     # Peers leave tasks and sockets behind when a server goes; what they say of it is not for the tables.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     started = time.monotonic()

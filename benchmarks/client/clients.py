@@ -9,13 +9,11 @@ client wants it, so that a server that does not know a script yet gets it. Answe
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -142,19 +140,3 @@ TUNED: Mapping[str, Opener] = {
     "coredis tuned": partial(_coredis, tuned=True),
     "valkey-glide tuned": partial(_glide, tuned=True),
 }
-
-
-def find_problems() -> list[str]:
-    """What of the requirements is missing here, or is there in another version."""
-    problems = []
-    for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines():
-        if not (wanted := re.fullmatch(r"([a-z0-9-]+)==(\S+)", line)):
-            continue
-        try:
-            found = version(wanted[1])
-        except PackageNotFoundError:
-            problems.append(f"{wanted[1]} is not installed, {wanted[2]} is wanted")
-            continue
-        if found != wanted[2]:
-            problems.append(f"{wanted[1]} is {found} here, {wanted[2]} is wanted")
-    return problems

@@ -14,8 +14,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from benchmarks.installed import require
 from benchmarks.log import postgres
-from benchmarks.log.library import REQUIREMENTS, find_problems
+from benchmarks.log.library import REQUIREMENTS
 from benchmarks.log.report import Comparison
 from toril.connection.server import binary_version, find_binary
 from toril.testing import standalone
@@ -56,11 +57,7 @@ def main(rounds: int, seconds: float, binary: Path | None, only: str | None) -> 
 
 
 def _set_up() -> None:
-    if problems := find_problems():
-        for problem in problems:
-            console.print(f"[red]{problem}[/red]")
-        where = REQUIREMENTS.relative_to(REQUIREMENTS.parents[1])
-        raise click.ClickException(f"install the peer first: python -m pip install -r {where}")
+    require(REQUIREMENTS, console)
     try:
         postgres.install()
     except postgres.NoPostgres as problem:

@@ -22,12 +22,12 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
-from benchmarks.log.library import SETTINGS, find_problems
+from benchmarks.log.library import SETTINGS
 from benchmarks.log.postgres import RELAXED, postgres
 
 from .speed import Player
 
-__all__ = ["PEERS", "SERVER", "find_problems", "peers"]
+__all__ = ["PEERS", "SERVER", "peers"]
 
 SERVER = SETTINGS["within a second"]
 """How Toril's server is set where it is beside the library."""

@@ -16,6 +16,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from benchmarks.installed import require
 from toril.connection.server import binary_version, find_binary
 from toril.testing import cluster, standalone
 
@@ -66,11 +67,7 @@ def main(rounds: int, seconds: float, binary: Path | None, only: str | None) -> 
 
 
 def _set_up() -> None:
-    if problems := library.find_problems():
-        for problem in problems:
-            console.print(f"[red]{problem}[/red]")
-        where = library.REQUIREMENTS.relative_to(library.REQUIREMENTS.parents[1])
-        raise click.ClickException(f"install the peer first: python -m pip install -r {where}")
+    require(library.REQUIREMENTS, console)
     try:
         postgres.install()
     except postgres.NoPostgres as problem:

@@ -21,7 +21,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -54,22 +53,6 @@ ONE, MANY = "one task", f"{TASKS} tasks"
 WAYS = (ONE, MANY)
 
 Once = Callable[[], None]
-
-
-def find_problems() -> list[str]:
-    """What is not installed as the requirements say."""
-    problems = []
-    for line in REQUIREMENTS.read_text().splitlines():
-        if "==" not in line:
-            continue
-        name, wanted = line.split("==")
-        name = name.partition("[")[0]
-        try:
-            if (found := version(name)) != wanted:
-                problems.append(f"{name} is {found}, and should be {wanted}")
-        except PackageNotFoundError:
-            problems.append(f"{name} is not installed")
-    return problems
 
 
 @dataclass(slots=True)

@@ -13,12 +13,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from benchmarks.installed import require
 from toril.connection.server import binary_version
 from toril.testing import standalone
 
 from . import report
 from .contest import Contest
-from .peers import PEERS, REQUIREMENTS, TORIL, find_problems, set_up
+from .peers import PEERS, REQUIREMENTS, TORIL, set_up
 
 console = Console(width=None if sys.stdout.isatty() else 200)
 
@@ -32,11 +33,7 @@ console = Console(width=None if sys.stdout.isatty() else 200)
 @click.option("--only", help="Measure Toril and the peers whose names contain this, and write no file.")
 def main(rounds: int, seconds: float, binary: Path | None, only: str | None) -> None:
     """Compare Toril's queue with BullMQ (Node and Python), SAQ, arq and taskiq."""
-    if problems := find_problems():
-        for problem in problems:
-            console.print(f"[red]{problem}[/red]")
-        where = REQUIREMENTS.relative_to(REQUIREMENTS.parents[1])
-        raise click.ClickException(f"install the peers first: python -m pip install -r {where}")
+    require(REQUIREMENTS, console)
     try:
         set_up()
     except (FileNotFoundError, subprocess.CalledProcessError) as problem:

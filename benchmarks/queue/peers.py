@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks.installed import find_problems as find_problems
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "benchmarks" / "queue.requirements.txt"
@@ -122,19 +122,3 @@ def set_up() -> None:
     if not (ARQ_FOLDER / "arq").is_dir():
         install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(ARQ_FOLDER), ARQ]
         subprocess.run(install, check=True, stderr=subprocess.DEVNULL)
-
-
-def find_problems(requirements: Path = REQUIREMENTS) -> list[str]:
-    """What of the requirements is missing here, or is there in another version."""
-    problems = []
-    for line in requirements.read_text(encoding="utf-8").splitlines():
-        if not (wanted := re.match(r"([a-z0-9-]+)==(\S+)", line)):
-            continue
-        try:
-            found = version(wanted[1])
-        except PackageNotFoundError:
-            problems.append(f"{wanted[1]} is not installed, {wanted[2]} is wanted")
-            continue
-        if found != wanted[2]:
-            problems.append(f"{wanted[1]} is {found} here, {wanted[2]} is wanted")
-    return problems
