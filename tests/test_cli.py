@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import toril
 from tests.command import toril as command
+from toril.cli.lazy import Lazy, LazyGroup
 from toril.connection.embedded import stop
+from toril.errors import TorilError
 from toril.testing import Cluster, Server, standalone
 
 NAMES = ("collector", "evaluations", "span_ingestion/command/record_span")
@@ -35,6 +40,23 @@ def test_help_and_version() -> None:
     for name in ("slots", "doctor", "up", "embedded"):
         assert name in shown
         assert run(name, "--help").returncode == 0
+
+
+def test_a_command_whose_extra_is_missing_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    group = LazyGroup(called="toril lake", lazy={"look": Lazy("needy", "Look.")}, extra="spark")
+    context = click.Context(group)
+    assert group.get_command(context, "leave") is None
+    (tmp_path / "needy.py").write_text("import not_there.at_all\n")
+    needs = "`toril lake look` needs not_there, which is not installed: pip install 'toril[spark]'"
+    with pytest.raises(TorilError, match=re.escape(needs)):
+        group.get_command(context, "look")
+    (tmp_path / "needy.py").write_text("import toril.not_there\n")
+    importlib.invalidate_caches()
+    with pytest.raises(ModuleNotFoundError, match="toril.not_there"):  # a mistake of ours is shown as it is
+        group.get_command(context, "look")
 
 
 def test_slots_plans_a_fresh_cluster() -> None:
