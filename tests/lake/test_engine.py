@@ -102,9 +102,17 @@ INTS = [
     "recorded_at",
     "version",
 ]
-STRS = ["data.name", "data.span_id", "data.parent_span_id", "data.ai.user", "data.status_message", "id"]
+STRS = [
+    "data.name",
+    "data.span_id",
+    "data.parent_span_id",
+    "data.ai.user",
+    "data.status_message",
+    "data.scope.name",
+    "id",
+]
 BOOLS = ["data.ai.tokens_estimated"]
-LISTS = ["data.ai.labels"]
+LISTS = ["data.ai.labels", "data.rules"]
 
 
 class Maker:

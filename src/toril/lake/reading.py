@@ -71,9 +71,13 @@ MADE = pa.schema(
         ("cost", pa.int64()),
         ("cost_from", pa.string()),
         ("rules", pa.list_(pa.string())),
+        ("said_empty", pa.list_(pa.string())),
     ]
 )
 """What is made of an event's data, in the order of :func:`columns_of`. All of it is null where it is none."""
+
+LEFT_OUT = ("status_message", "scope.name", "scope.version", "ai.labels", "rules")
+"""What a span that is written by Toril leaves out where it is empty; another program may say it."""
 
 WHOLE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 """Of the AI columns, those that JSON may have larger than a bigint; and these:"""
@@ -84,6 +88,9 @@ _NOTHING: tuple[Any, ...] = (None,) * len(MADE)
 _NO_AI = Ai()
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING = re.compile(r"^Object missing required field `(\w+)`")
+
+_SUSPECT = (b'"status_message"', b'"scope"', b'"labels"', b'"rules"', b"\\u")
+"""One of these is in each body that says something empty, in this order of what is looked for."""
 
 _canonical = msgspec.json.Encoder(order="deterministic")
 
@@ -127,9 +134,10 @@ class Reader:
             try:
                 if event_id is not None and form == self._newest:
                     span = self._decoder.decode(body).data
+                    empty = said_empty(msgspec.json.decode(body)["data"]) if suspect(span, body) else None
                 else:
-                    span = self._upcasted(body, *whose)
-                rows.append(columns_of(checked(span, *whose[1:3])))
+                    span, empty = self._upcasted(body, *whose)
+                rows.append((*columns_of(checked(span, *whose[1:3])), empty))
                 reasons.append(None)
             except Exception as problem:  # noqa: BLE001 - whatever it is, it goes to quarantine
                 rows.append(_NOTHING)
@@ -143,7 +151,7 @@ class Reader:
 
     def _upcasted(
         self, body: bytes, tenant: str, aggregate_type: str, aggregate_id: str, version: int, recorded_at: int
-    ) -> Span:
+    ) -> tuple[Span, list[str] | None]:
         said = msgspec.json.decode(body)
         for field in ("id", "type", "occurred_at", "data"):
             if not isinstance(said, dict) or field not in said:
@@ -154,7 +162,8 @@ class Reader:
         if event.type != SPAN_RECORDED:
             raise Unreadable(f"type: it is not {SPAN_RECORDED}")
         try:
-            return span_of(self._upcasters.apply(event).data)
+            data = self._upcasters.apply(event).data
+            return span_of(data), said_empty(data)
         except msgspec.ValidationError as problem:
             raise Unreadable(_broken_rule(str(problem), "data")) from None
 
@@ -190,8 +199,32 @@ def checked(span: Span, aggregate_type: str, aggregate_id: str) -> Span:
     return span
 
 
+def suspect(span: Span, body: bytes) -> bool:
+    """Whether a body may say something that is empty: a look at its bytes, which is almost always enough."""
+    message, scope, labels, rules, escape = _SUSPECT
+    return (
+        (not span.status_message and message in body)
+        or (not (span.scope.name and span.scope.version) and scope in body)
+        or (span.ai is not None and not span.ai.labels and labels in body)
+        or (not span.rules and rules in body)
+        or escape in body  # a name may be written with one
+    )
+
+
+def said_empty(data: Any) -> list[str] | None:
+    """Of :data:`LEFT_OUT`, what an event's data has, and has empty."""
+    found = []
+    for place in LEFT_OUT:
+        inside = data
+        for name in place.split("."):
+            inside = inside.get(name) if isinstance(inside, dict) else None
+        if inside == "" or inside == []:
+            found.append(place)
+    return found or None
+
+
 def columns_of(span: Span) -> tuple[Any, ...]:
-    """A span as :data:`MADE` has it."""
+    """A span as :data:`MADE` has it, but for its last column."""
     ai = span.ai or _NO_AI
     return (
         span.span_id,

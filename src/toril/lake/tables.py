@@ -152,6 +152,7 @@ SPANS = Table(
         Column("cost", "bigint", "Nano-USD."),
         Column("cost_from", "string", "Where the cost is from: the span, or the version of a price table."),
         Column("rules", "array<string>", "The rules by which the AI columns were made.", True),
+        Column("said_empty", "array<string>", "What the event says though it is empty; null: nothing."),
         BATCH,
         Column("start_time", "timestamp", "The start as a timestamp, which has microseconds.", True),
         Column(

@@ -67,7 +67,8 @@ def quoted(text: str) -> str:
 def _span_columns() -> dict[str, Typed]:
     """A span's event as the columns of the table ``spans``.
 
-    What a span leaves out where it has nothing to say is empty there, and missing in the event.
+    What a span leaves out where it has nothing to say is empty there, and missing in the event; where the
+    event has it all the same, ``said_empty`` names it.
     """
     made = {
         "id": Typed("str", "event_id"),
@@ -86,10 +87,17 @@ def _span_columns() -> dict[str, Typed]:
         made |= {f"data.{name}": Typed(kind, f"`{name}`") for name in names.split()}
     made["data.kind"] = Typed("int", "CAST(`kind` AS BIGINT)")
     made["data.status"] = Typed("int", "CAST(`status` AS BIGINT)")
-    empty = {"data.status_message": "status_message", "data.scope.name": "scope_name"}
-    empty["data.scope.version"] = "scope_version"
-    made |= {name: Typed("str", f"nullif(`{column}`, '')") for name, column in empty.items()}
-    made["data.rules"] = Typed("list", "CASE WHEN size(`rules`) > 0 THEN `rules` END")
+    left_out: dict[str, tuple[Kind, str]] = {
+        "status_message": ("str", "status_message"),
+        "scope.name": ("str", "scope_name"),
+        "scope.version": ("str", "scope_version"),
+        "ai.labels": ("list", "labels"),
+        "rules": ("list", "rules"),
+    }
+    for name, (kind, column) in left_out.items():
+        there = f"`{column}` <> ''" if kind == "str" else f"size(`{column}`) > 0"
+        said = f"array_contains(`said_empty`, '{name}')"
+        made[f"data.{name}"] = Typed(kind, f"CASE WHEN {there} OR {said} THEN `{column}` END")
     of_ai: dict[Kind, str] = {
         "str": "operation provider request_model response_model tool agent conversation user customer "
         "cost_from",
@@ -101,7 +109,6 @@ def _span_columns() -> dict[str, Typed]:
     for kind, names in of_ai.items():
         made |= {f"data.ai.{name}": Typed(kind, f"`{name}`") for name in names.split()}
     made["data.ai.kind"] = Typed("str", "`ai_kind`")
-    made["data.ai.labels"] = Typed("list", "CASE WHEN size(`labels`) > 0 THEN `labels` END")
     return made
 
 
