@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from toril.lake.erasures import ERASURES
+from toril.lake.rewind import LOST
 from toril.lake.runs import RUNS
 from toril.lake.summaries import TRACE_SUMMARIES
 from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS, Table
@@ -16,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "lake-tables.md"
 
 @pytest.mark.parametrize(
     "table",
-    [EVENTS, SPANS, QUARANTINE, TRACE_SUMMARIES, ROLLUPS, RUNS, ERASURES],
+    [EVENTS, SPANS, QUARANTINE, TRACE_SUMMARIES, ROLLUPS, RUNS, ERASURES, LOST],
     ids=lambda table: table.name,
 )
 def test_the_page_has_every_column_of(table: Table) -> None:

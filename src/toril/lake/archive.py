@@ -79,7 +79,8 @@ class Floors:
             except LogDiverged as problem:
                 found[str(store.partition)] = SourceDiverged(
                     f"partition {store.partition}: the table events has it up to {at}, and the log goes on "
-                    f"without that entry; a failover has lost it ({problem}). The partition is left alone"
+                    f"without that entry; a failover has lost it ({problem}). The partition is left alone "
+                    f"until `toril lake rewind {store.partition}` takes the lake back to what both have"
                 )
                 return
             trimmed = (await store.look()).trimmed

@@ -15,6 +15,7 @@ COMMANDS = {
     "tables": "The tables, their sizes, and how far each is.",
     "sql": "Ask the tables something, and see the answer here.",
     "requeue": "Take up again what could not be read, after a fix.",
+    "rewind": "Go on with a partition after a failover has lost what the lake has.",
     "maintain": "Compact, cluster and vacuum the tables.",
     "erase": "Remove a tenant from the tables and from their history.",
     "replay": "Build a projection over all of history, as its next generation.",

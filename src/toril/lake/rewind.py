@@ -1,0 +1,155 @@
+"""Going on after a failover has lost what the lake has: back to the last entry that log and lake both have.
+
+An abrupt failover may lose entries that were archived already. The log goes on without them, and gives their
+ordinals and versions to other events: two histories, of which only one can go on. So the archive leaves the
+partition alone, until somebody decides. To rewind it is to decide for the log's:
+
+1. the rows of lost entries are copied to the table ``lost``, so that nothing is thrown away;
+2. the tables that are made of events are removed; the next run makes them anew;
+3. the rows are deleted from ``events``, and the same commit says that the table is back at the last entry
+   that both have.
+
+It can be cut off anywhere and run again. Nothing else may write to the lake meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
+from pyspark.sql.functions import current_timestamp, desc
+
+from toril.errors import InvalidValue
+from toril.lake.archive import GROUP, Floors
+from toril.lake.errors import LakeError, SourceDiverged
+from toril.lake.files import files_of
+from toril.lake.generations import generations
+from toril.lake.lake import Lake, Record
+from toril.lake.runs import RUNS, Runs
+from toril.lake.source import Door
+from toril.lake.summaries import TRACE_SUMMARIES
+from toril.lake.tables import BATCH, EVENTS, LOG_COLUMNS, QUARANTINE, ROLLUPS, SPANS, Column, Table
+from toril.log import Log, Partition, Position
+from toril.log.entry import START, ordinal_of
+
+LOST = Table(
+    name="lost",
+    comment="Events that were archived, and that a failover has then lost from the log: another history.",
+    columns=(
+        *LOG_COLUMNS,
+        Column("noted_at", "timestamp", "When they were taken out of events.", True),
+        BATCH,
+    ),
+)
+
+MADE_OF_EVENTS = (ROLLUPS, TRACE_SUMMARIES, SPANS, QUARANTINE)
+"""What is removed, and made anew: the last one first, so that none is there without what it is made of."""
+
+AT_ONCE = 200
+"""Entries that the log is asked for in one go."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rewound:
+    """What a rewind has done."""
+
+    partition: str
+    to: Position
+    """The last entry that log and lake both have."""
+    lost: int
+    """Events that are in the table ``lost`` now."""
+    removed: list[str] = field(default_factory=list)
+    """Tables that the next run makes anew."""
+    generations: list[str] = field(default_factory=list)
+    """Generations that were made of lost events as well: replay those projections again."""
+
+
+def rewind(lake: Lake, partition: str, *, url: str | None, log: str = "log") -> Rewound:
+    """Take a partition back to the last entry that log and lake both have. See the module's text."""
+    lake.check(EVENTS)
+    _refuse_beside_a_run(lake)
+    have = lake.last(EVENTS)
+    if partition not in have.positions:
+        there = ", ".join(sorted(have.positions)) or "none"
+        raise InvalidValue("partition", partition, f"one that the lake has events of: {there}")
+    with Door(url, log) as door:
+        at = have.positions[partition]
+        problem = door.do(Floors(door.log, GROUP).lost({partition: at})).get(partition)
+        if not isinstance(problem, SourceDiverged):
+            raise LakeError(f"partition {partition} has lost nothing that the lake has (nothing was changed)")
+        to = _last_common(lake, door, Partition.parse(partition))
+    after = f"{_of(partition)} AND ordinal > {to.ordinal}"
+    count = _copy(lake, after)
+    made = Rewound(partition=partition, to=to, lost=count, generations=_with_them(lake, partition, to))
+    files = files_of(lake)
+    for table in MADE_OF_EVENTS:
+        if lake.exists(table):
+            files.remove(table.name)
+            made.removed.append(table.name)
+    back = msgspec.structs.replace(
+        have, batch=have.batch + 1, positions={**have.positions, partition: (to.ordinal, to.id)}, run=""
+    )
+    with lake.recording(EVENTS, back):
+        lake.spark.sql(f"DELETE FROM {lake.sql_name(EVENTS)} WHERE {after}")  # noqa: S608 - numbers of ours
+    return made
+
+
+def _refuse_beside_a_run(lake: Lake) -> None:
+    if not lake.exists(RUNS):
+        return
+    for one in Runs(lake).last():
+        if one.what == "run" and one.outcome == "running" and not one.is_gone:
+            raise LakeError(
+                f"run {one.run} is under way (process {one.pid} on {one.host}): stop it first "
+                "(nothing was changed)"
+            )
+
+
+def _of(partition: str) -> str:
+    epoch, number = Partition.parse(partition)
+    return f"log_epoch = {epoch} AND log_partition = {number}"
+
+
+def _last_common(lake: Lake, door: Door, partition: Partition) -> Position:
+    """The last entry that log and lake both have. What was trimmed had been archived before."""
+    trimmed = door.do(door.log.store(partition).look()).trimmed
+    rows = lake.read(EVENTS).where(_of(str(partition))).select("ordinal", "entry_id")
+    there: Iterator[tuple[int, str]] = iter(rows.orderBy(desc("ordinal")).toLocalIterator())
+    while some := list(islice(there, AT_ONCE)):
+        for (ordinal, ident), has in zip(some, door.do(_has(door.log, partition, some)), strict=True):
+            if has or ordinal <= trimmed:
+                return Position(ordinal, ident)
+    return START
+
+
+async def _has(log: Log, partition: Partition, places: Sequence[tuple[int, str]]) -> list[bool]:
+    """Of each place, whether the log has that entry there."""
+    key = log.store(partition).keys.entries
+    found = await log.redis.read_many([("XRANGE", key, ident, ident) for _, ident in places], key)
+    return [
+        bool(page) and ordinal_of(page[0]) == ordinal
+        for page, (ordinal, _) in zip(found, places, strict=True)
+    ]
+
+
+def _copy(lake: Lake, after: str) -> int:
+    """Copy rows to the table ``lost``, those that are not there; how many there are."""
+    lake.ensure(LOST)
+    rows = lake.read(EVENTS).where(after).select(*(column.name for column in LOG_COLUMNS))
+    place = ["log_epoch", "log_partition", "ordinal", "entry_id"]
+    new = rows.join(lake.read(LOST).select(*place), place, "left_anti")
+    lake.append(
+        new.withColumn("noted_at", current_timestamp()), LOST, Record(batch=lake.last(LOST).batch + 1)
+    )
+    return rows.count()
+
+
+def _with_them(lake: Lake, partition: str, to: Position) -> list[str]:
+    """The generations whose cut is after the last entry that both have."""
+    return [
+        f"{one.plan.projection} {one.number}"
+        for one in generations(lake)
+        if one.state != "retired" and one.plan.cut.get(partition, START)[0] > to.ordinal
+    ]

@@ -1,0 +1,109 @@
+"""A failover has lost what the lake has: the partition is left alone, and goes on when it was rewound."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.conftest import Servers, emptied
+from tests.lake.filling import everything, with_log
+from tests.lake.shop import Shop, during
+from toril import connect
+from toril.errors import InvalidValue
+from toril.lake.archive import EventsStep
+from toril.lake.errors import LakeError, SourceDiverged
+from toril.lake.lake import Lake
+from toril.lake.rewind import LOST, rewind
+from toril.lake.runs import Runs
+from toril.lake.source import tails
+from toril.lake.spans import SpansStep
+from toril.lake.tables import EVENTS, SPANS
+
+BASKETS = [f"b{number}" for number in range(12)]
+
+
+def buy(url: str, price: int, *baskets: str) -> None:
+    shop = Shop(url)
+
+    async def go() -> None:
+        for basket in baskets:
+            await shop.buy(basket, price, price)
+
+    during(shop, go)
+
+
+async def taken(url: str) -> dict[bytes, bytes]:
+    """All that a server has: what a replica has got so far."""
+    async with connect(url) as redis:
+        keys = await redis.command("KEYS", "*")
+        return {key: await redis.command("DUMP", key) for key in keys}
+
+
+async def failed_over(url: str, replica: dict[bytes, bytes]) -> None:
+    """Nothing is there but what the replica had."""
+    async with connect(url) as redis:
+        await redis.command("FLUSHALL")
+        for key, value in replica.items():
+            await redis.command("RESTORE", key, 0, value)
+
+
+def archived(lake: Lake, url: str) -> dict[str, LakeError]:
+    """Archive all there is; what was left alone, and why."""
+    step = EventsStep(url, until=tails(url, "log"))
+    step.prepare(lake)
+    try:
+        while step.once(lake) is not None:
+            pass
+    finally:
+        step.close(lake)
+    return step.stopped
+
+
+def places(lake: Lake, table: str) -> list[tuple[int, int, str]]:
+    rows = lake.read(table).select("log_partition", "ordinal", "entry_id").collect()
+    return sorted((row[0], row[1], row[2]) for row in rows)
+
+
+def test_a_partition_that_a_failover_has_set_back_goes_on_after_a_rewind(
+    servers: Servers, lake: Lake
+) -> None:
+    url = emptied(servers.get("valkey-standalone")).url
+    buy(url, 5, *BASKETS)
+    replica = asyncio.run(taken(url))
+    buy(url, 7, "b3")
+    assert archived(lake, url) == {}
+    SpansStep().prepare(lake)
+    lost = places(lake, EVENTS.name)
+    asyncio.run(failed_over(url, replica))
+    buy(url, 9, *BASKETS)
+    ((name, problem),) = archived(lake, url).items()
+    assert isinstance(problem, SourceDiverged)
+    assert f"left alone until `toril lake rewind {name}` takes the lake back" in str(problem)
+    others = lake.last(EVENTS)
+    with pytest.raises(InvalidValue, match="one that the lake has events of: 00, 01, 02, 03"):
+        rewind(lake, "77", url=url)
+    sound = next(one for one in others.positions if one != name)
+    with pytest.raises(LakeError, match=f"partition {sound} has lost nothing that the lake has"):
+        rewind(lake, sound, url=url)
+    runs = Runs(lake)
+    run = runs.begin("run", {})
+    with pytest.raises(LakeError, match=f"run {run.run} is under way"):
+        rewind(lake, name, url=url)
+    runs.end(run)
+    assert lake.last(EVENTS) == others, "nothing was changed"
+    done = rewind(lake, name, url=url)
+    assert (done.partition, done.lost, done.removed) == (name, 2, ["spans", "quarantine"])
+    assert not lake.exists(SPANS)
+    assert places(lake, LOST.name) == [place for place in lost if place[:2] in _after(name, done.to.ordinal)]
+    assert archived(lake, url) == {}
+    there = with_log(url, everything)
+    assert places(lake, EVENTS.name) == sorted(
+        (int(one.partition), one.ordinal, one.entry_id) for one in there
+    )
+    with pytest.raises(LakeError, match="has lost nothing"):
+        rewind(lake, name, url=url)
+
+
+def _after(name: str, ordinal: int) -> set[tuple[int, int]]:
+    return {(int(name), ordinal + 1), (int(name), ordinal + 2)}
