@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.waiting import until_quiet
+from tests.waiting import until, until_quiet
 from toril import Connection, InvalidValue
 from toril.aggregate import Aggregate
 from toril.log import (
@@ -122,6 +122,27 @@ async def test_a_temporary_reader_takes_its_floor_away(log: Log) -> None:
     async with log.reader() as reader:
         assert all(reader.name in standing.readers for standing in await log.standings())
     assert not any(standing.readers for standing in await log.standings())
+
+
+async def test_a_temporary_reader_that_hears_nothing_stays_known(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However seldom partitions are looked at, it says in time that it is there."""
+    monkeypatch.setattr(reading, "LOOK_ANYWAY", 600.0)
+
+    async def expires() -> int:
+        return min(its.expires_at for each in await log.standings() for its in each.readers.values())
+
+    async with log.reader(silent=2) as reader:
+        hearing = asyncio.ensure_future(anext(aiter(reader)))
+        first = await expires()
+
+        async def said_again() -> bool:
+            return await expires() > first
+
+        await until(said_again)
+        hearing.cancel()
+        await asyncio.gather(hearing, return_exceptions=True)
 
 
 # ------------------------------------------------------------------------- positions

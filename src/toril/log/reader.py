@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from toril.log.log import Log
 
 LOOK_ANYWAY = 1.0
-"""Seconds after which partitions are looked at though no bell was heard."""
+"""Seconds after which partitions are looked at though no bell was heard, at the latest."""
 
 MOVE_EVERY = 1.0
 """Seconds between two moves of a temporary reader's floors, while there is more to read."""
@@ -92,6 +92,7 @@ class Reader:
         self._only = None if partitions is None else frozenset(partitions)
         self._page = page
         self._silent_ms = round(silent * 1000) if self.temporary else 0
+        self._look_anyway = min(LOOK_ANYWAY, silent / 3) if self.temporary else LOOK_ANYWAY
         self._at: Positions = {}
         """How far entries were given out."""
         self._done: Positions = {}
@@ -228,7 +229,7 @@ class Reader:
         if self._bells is None:
             self._bells = self.log.redis.subscribe([self._bell(one) for one in sorted(self._open)])
             await self._bells.__aenter__()
-        left = LOOK_ANYWAY - (time.monotonic() - self._looked)
+        left = self._look_anyway - (time.monotonic() - self._looked)
         try:
             if left <= 0:
                 raise TimeoutError
