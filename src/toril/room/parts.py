@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
+import time
 from collections.abc import Mapping, Sequence
 
 from toril.connection import Connection, Durability
@@ -16,8 +18,12 @@ from toril.room.together import Together
 STEPS = 200
 """Tickets that one call of a script handles at most, for each kind of step."""
 
-CLAIM_LASTS_MS = 24 * 3600 * 1000
-"""In a room of several shards: how long it is remembered what was asked with an idempotency key."""
+SPARE_MS = 3600 * 1000
+"""In a room of several shards an idempotency key is claimed for so long beyond what is needed: of a ticket
+that lives for longer, it is claimed anew about so often."""
+
+FRESH = 10.0
+"""Seconds for which the settings that say how long that is are taken as read."""
 
 Heard = tuple[int, Ticket | None]
 """The snapshot's version, and a ticket."""
@@ -36,6 +42,8 @@ class Parts:
         self._stores: Sequence[ShardStore] = ()
         self._touches: dict[int, Together[Token, Heard]] = {}
         self._joins: dict[int, Together[Newcomer, Ticket]] = {}
+        self._claim = 0
+        self._claim_read = -math.inf
 
     async def meta(self) -> dict[str, str]:
         """What is written down of the settings."""
@@ -94,7 +102,29 @@ class Parts:
                 return [(version, ticket) for ticket in tickets]
 
             self._touches[token.shard] = Together(touch)
-        return await self._touches[token.shard].ask(token)
+        version, ticket = await self._touches[token.shard].ask(token)
+        if ticket is not None:
+            await self.keep_keys(ticket)
+        return version, ticket
+
+    async def keep_keys(self, ticket: Ticket) -> None:
+        """Keep the idempotency keys of a ticket claimed for as long as it lives, and is remembered."""
+        if not ticket.due:
+            return
+        stores, lasts = await self.shards(), await self._claim_ms()
+        own = stores[ticket.token.shard]
+        for key in ticket.due:
+            if (fingerprint := await own.fingerprint_of(key)) is not None:
+                await stores[await self._shard_of(key)].claim_again(key, fingerprint, lasts)
+        await own.note_claims(ticket, lasts)
+
+    async def _claim_ms(self) -> int:
+        """For how long a key is claimed: longer than a ticket can live with nothing heard of it."""
+        if self._claim_read + FRESH < time.monotonic():
+            meta = await self.meta()
+            needed = sum(int(meta[name]) for name in ("patience", "enter", "session", "remember"))
+            self._claim, self._claim_read = needed + SPARE_MS, time.monotonic()
+        return self._claim
 
     async def join(self, newcomer: Newcomer) -> Ticket:
         """Give somebody a ticket, together with others: in the shard that the user, or the key, leads to."""
@@ -102,8 +132,9 @@ class Parts:
         if len(stores) > 1 and newcomer.key:
             # The ticket is where the user leads to. That the key is not used for two requests is seen to
             # where the key leads to.
-            claiming = stores[await self._shard_of(newcomer.key)]
-            await claiming.claim(newcomer.key, newcomer.fingerprint, CLAIM_LASTS_MS)
+            claiming, lasts = stores[await self._shard_of(newcomer.key)], await self._claim_ms()
+            await claiming.claim(newcomer.key, newcomer.fingerprint, lasts)
+            newcomer = newcomer._replace(claimed_ms=lasts)
         shard = await self._shard_of(newcomer.user or newcomer.key)
         try:
             return await self._joining(stores[shard]).ask(newcomer)

@@ -202,6 +202,7 @@ class Room:
         """Enter, once it was let in. Asked again, the same session comes back: answers get lost."""
         parsed = self._token(token)
         ticket = _known(await (await self._parts.store(parsed.shard)).enter(parsed))
+        await self._parts.keep_keys(ticket)
         if ticket.state == "waiting":
             raise NotReady(await self.status(token))
         return self._session(ticket)
@@ -210,6 +211,7 @@ class Room:
         """Stay inside for another session's time."""
         parsed = self._token(token)
         ticket = _known(await (await self._parts.store(parsed.shard)).renew(parsed))
+        await self._parts.keep_keys(ticket)
         if ticket.state in ("waiting", "ready"):
             raise NotInside("only who has entered can stay longer")
         return self._session(ticket)

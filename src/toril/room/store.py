@@ -37,6 +37,8 @@ class Newcomer(NamedTuple):
     key: str
     fingerprint: str
     """Of what was asked with the key."""
+    claimed_ms: int = 0
+    """For how long the key is claimed where it leads to, in a room of several shards."""
 
 
 class Scripts:
@@ -215,6 +217,21 @@ class ShardStore:
             numbers = {name: int(value) for name, value in _pairs(line).items() if value.isdigit()}
             lines[lane.decode()] = (numbers, int(active))
         return int(now), {name: value.decode() for name, value in _pairs(meta).items()}, lines
+
+    async def fingerprint_of(self, key: str) -> str | None:
+        """What was asked with the idempotency key of a ticket here; None where that is not known."""
+        said = await self._redis.command("GET", self.keys.asked(key))
+        return None if said is None else said.decode().split(" ", 2)[2]
+
+    async def claim_again(self, key: str, fingerprint: str, lasts_ms: int) -> None:
+        """Remember for longer what was asked with an idempotency key, or anew where it was forgotten."""
+        claimed = self.keys.claimed(key)
+        await self._redis.command("SET", claimed, fingerprint, "PX", lasts_ms, repeatable=True)
+
+    async def note_claims(self, ticket: Ticket, lasts_ms: int) -> None:
+        """Write down until when the keys of a ticket are claimed."""
+        key = self.keys.ticket(f"{ticket.token.lane}:{ticket.token.ticket}")
+        await self._redis.command("HSET", key, "c", ticket.now_ms + lasts_ms, repeatable=True)
 
     async def claim(self, key: str, fingerprint: str, lasts_ms: int) -> None:
         """Remember what was asked with an idempotency key, wherever its ticket is."""

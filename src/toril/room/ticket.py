@@ -92,6 +92,8 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """When this was so."""
     repeated: bool = False
     """Whether this ticket was given earlier, and has now been asked for again."""
+    due: tuple[str, ...] = ()
+    """In a room of several shards: idempotency keys of which it must be said again that they are taken."""
 
     @property
     def live(self) -> bool:
@@ -101,7 +103,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def read(cls, room: str, shard: int, said: Sequence[Any], *, repeated: bool = False) -> Self:
         """From what a script says: texts, and numbers as such or as texts."""
-        lane, number, state, secret, user, place, joined, let_in, ends, entered, used, now = said
+        lane, number, state, secret, user, place, joined, let_in, ends, entered, used, now, *due = said
         return cls(
             token=Token(room, shard, "vip" if lane == b"vip" else "main", int(number), secret.decode()),
             state=_STATES[state],
@@ -114,6 +116,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
             used_by=used.decode(),
             now_ms=int(now),
             repeated=repeated,
+            due=tuple(key.decode() for key in due[0]) if due else (),
         )
 
 

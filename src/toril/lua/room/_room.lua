@@ -7,6 +7,8 @@
 --   s   its state: waiting, ready (let in, has not entered yet), inside; or how it ended: left, abandoned,
 --       lapsed (did not enter in time), expired (the session's time was over), revoked
 --   k   the secret that its owner knows;  u  the user;  i  the idempotency key
+--   m   how many more keys it was asked for with; m1, m2 … the first of them, which are remembered as long as it
+--   c   in a room of several shards: until when its keys are claimed, each where it leads to (ms)
 --   p   its place, once it has one
 --   j   when it was given;  r  when it was let in;  n  when it entered;  e  until when it is let in (all ms)
 --   x   by whom its admission was used
@@ -49,7 +51,8 @@ local function stretch_of(place)
   return math.floor((place - 1) / STRETCH)
 end
 
-local FIELDS = { 's', 'k', 'u', 'i', 'p', 'j', 'r', 'e', 'n', 'x' }
+local FIELDS = { 's', 'k', 'u', 'i', 'p', 'j', 'r', 'e', 'n', 'x', 'm', 'c' }
+local MORE_KEYS = 8
 
 -- A ticket; nil where it is not known (any more).
 local function ticket_of(l, number)
@@ -64,11 +67,25 @@ local function ticket_of(l, number)
   return its
 end
 
--- A ticket as its owner may see it.
-local function shown(lane, its, now)
+-- All keys that a ticket was asked for with, and that are remembered for as long as it lives.
+local function keys_of(l, its)
+  local keys = { its.i ~= '' and its.i or nil }
+  for i = 1, math.min(tonumber(its.m or '0'), MORE_KEYS) do
+    keys[#keys + 1] = call('HGET', l .. its.number .. ':ticket', 'm' .. i)
+  end
+  return keys
+end
+
+-- Whether claims end so soon that the ticket could live on, with nothing heard of it until then.
+local function claims_end(room, claimed, now)
+  return claimed and claimed - now < room.patience + room.enter + room.session + room.remember
+end
+
+-- A ticket as its owner may see it; with `l`, also which of its keys have to be claimed anew.
+local function shown(lane, its, now, l, room)
   return {
     lane, its.number, its.s, its.k, its.u, its.p or '0', its.j, its.r or '0', its.e or '0', its.n or '0',
-    its.x or '', now,
+    its.x or '', now, l and claims_end(room, its.c, now) and keys_of(l, its) or nil,
   }
 end
 
@@ -137,8 +154,8 @@ local function finish(p, lane, room, its, state, now)
   if its.u ~= '' and call('GET', p .. 'u:' .. its.u) == lane .. ' ' .. its.number then
     call('DEL', p .. 'u:' .. its.u)
   end
-  if its.i ~= '' then
-    call('PEXPIRE', p .. 'i:' .. its.i, room.remember)
+  for _, key in ipairs(keys_of(l, its)) do
+    call('PEXPIRE', p .. 'i:' .. key, room.remember)
   end
 end
 

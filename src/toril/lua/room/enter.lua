@@ -26,4 +26,4 @@ elseif its.s == 'waiting' then
 else
   tell_again(p)
 end
-return shown(lane, its, now)
+return shown(lane, its, now, l, room)

@@ -35,10 +35,10 @@ local function check_ticket(place)
     local theirs = call('GET', p .. 'u:' .. its.u)
     expect('P4', theirs == lane .. ' ' .. number, 'a user of ticket ', number, ' is led to ', theirs or 'none')
   end
-  if its.i ~= '' then
-    local theirs = string.match(call('GET', p .. 'i:' .. its.i) or 'none', '^%S+ %d+') or 'none'
-    expect('P4', theirs == lane .. ' ' .. number, 'the key of ticket ', number, ' leads to ', theirs)
-    expect('P4', call('PTTL', p .. 'i:' .. its.i) == -1, 'the key of ticket ', number, ' will be forgotten')
+  for _, key in ipairs(keys_of(l, its)) do
+    local theirs = string.match(call('GET', p .. 'i:' .. key) or 'none', '^%S+ %d+') or 'none'
+    expect('P4', theirs == lane .. ' ' .. number, 'a key of ticket ', number, ' leads to ', theirs)
+    expect('P4', call('PTTL', p .. 'i:' .. key) == -1, 'a key of ticket ', number, ' will be forgotten')
   end
 end
 

@@ -2,7 +2,8 @@
 -- Take tickets, one after another; whoever has one gets the same again.
 -- keyspace: room
 -- keys: base meta
--- args: for each: lane, secret for a new ticket, user or '', idempotency key or '', fingerprint of what was asked
+-- args: for each: lane, secret for a new ticket, user or '', idempotency key or '', fingerprint of what was asked,
+--       for how long the key is claimed elsewhere (ms), or 0
 -- result: for each: 1 for a new ticket or 0, then the ticket as its owner sees it; or why there is none
 -- include: room/_room
 
@@ -33,7 +34,7 @@ local function write_line(l, line)
   mark_all(l, line.places)
 end
 
-local function join(lane, secret, user, key, fingerprint)
+local function join(lane, secret, user, key, fingerprint, claimed)
   local l = p .. lane .. ':'
   if key ~= '' then
     local owner, number, asked = string.match(call('GET', p .. 'i:' .. key) or '', '^(%S+) (%d+) (.*)$')
@@ -56,9 +57,18 @@ local function join(lane, secret, user, key, fingerprint)
         if its.s == 'waiting' then
           hear(p .. owner .. ':', its, now)
         end
-        if key ~= '' then -- one more key for this ticket: the user is what leads to it after that
+        if key ~= '' then -- one more key for this ticket
+          local hash = p .. owner .. ':' .. number .. ':ticket'
+          local more = call('HINCRBY', hash, 'm', 1)
           call('SET', p .. 'i:' .. key, owner .. ' ' .. number .. ' ' .. fingerprint)
-          call('PEXPIRE', p .. 'i:' .. key, room.remember)
+          if more <= MORE_KEYS then
+            call('HSET', hash, 'm' .. more, key)
+            if claimed ~= '0' then
+              call('HSETNX', hash, 'c', now + claimed)
+            end
+          else -- somebody makes up a new one each time: the user is what leads to the ticket after a while
+            call('PEXPIRE', p .. 'i:' .. key, room.remember)
+          end
         end
         tell_again(p)
         return { 0, shown(owner, its, now) }
@@ -105,13 +115,16 @@ local function join(lane, secret, user, key, fingerprint)
   end
   if key ~= '' then
     call('SET', p .. 'i:' .. key, lane .. ' ' .. number .. ' ' .. fingerprint)
+    if claimed ~= '0' then
+      call('HSET', hash, 'c', now + claimed)
+    end
   end
   return { 1, shown(lane, its, now) }
 end
 
 local results = {}
-for i = 1, #ARGV, 5 do
-  results[#results + 1] = join(unpack(ARGV, i, i + 4))
+for i = 1, #ARGV, 6 do
+  results[#results + 1] = join(unpack(ARGV, i, i + 5))
 end
 for l, line in pairs(lines) do
   write_line(l, line)

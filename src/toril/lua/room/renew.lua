@@ -18,4 +18,4 @@ if its and its.s == 'inside' then
   call('HSET', p .. lane .. ':' .. number .. ':ticket', 'e', its.e)
   call('ZADD', p .. lane .. ':active', its.e, number)
 end
-return its and shown(lane, its, now) or false
+return its and shown(lane, its, now, p .. lane .. ':', room) or false

@@ -16,14 +16,18 @@ local results = { call('HGET', p .. 'snapshot', 'v') or '0' }
 local heard = {}
 for i = 1, #ARGV, 3 do
   local lane, number, secret = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local found = call('HMGET', p .. lane .. ':' .. number .. ':ticket', 's', 'k', 'u', 'p', 'j')
+  local found = call('HMGET', p .. lane .. ':' .. number .. ':ticket', 's', 'k', 'u', 'p', 'j', 'c')
   local said = false
   if found[2] == secret and found[1] == 'waiting' then -- nearly all who ask: said as `shown` says it
     said = { lane, number, 'waiting', secret, found[3], found[4] or '0', found[5], '0', '0', '0', '', now }
+    if claims_end(room, found[6], now) then
+      local l = p .. lane .. ':'
+      said[#said + 1] = keys_of(l, ticket_of(l, number))
+    end
     local own = heard[lane] or {}
     own[#own + 1], own[#own + 2], heard[lane] = now, number, own
   elseif found[2] == secret then
-    said = shown(lane, owned(p, lane, room, number, secret, now), now)
+    said = shown(lane, owned(p, lane, room, number, secret, now), now, p .. lane .. ':', room)
   end
   results[#results + 1] = said
 end
