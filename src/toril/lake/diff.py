@@ -366,6 +366,13 @@ def reason(found: Difference, one: Side, other: Side) -> str:
     """Why there is a difference of this kind, as far as that can be said."""
     if found.kind in (ONLY_ONE, ONLY_OTHER):
         lacks = other if found.kind == ONLY_ONE else one
+        if one.filters == other.filters and lacks.cut is None:
+            return f"{lacks.name} has no state of them: they were erased, or its processor began after them"
+        if one.filters == other.filters and other.cut is None:
+            return (
+                f"{lacks.name} has none of their events, though they are from before its cut: the lake does "
+                "not go back to them, or has lost them: `toril lake audit` says which"
+            )
         if why := _scope(one, other):
             return f"{lacks.name} has no events of them: {why}"
         return f"{lacks.name} has none of their events, though it was made up to the same cut"

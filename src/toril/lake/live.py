@@ -1,16 +1,18 @@
 """A generation against the live states: aggregate by aggregate, each at the version that live is at.
 
 Live goes on after the cut. So the state of the generation is taken further by the same events before it is
-compared: what differs then is a difference of code or of data, and not of time.
+compared: what differs then is a difference of code or of data, and not of time. An aggregate that only live
+has is taken further from nothing, where it began after the cut; where it began before, the generation lacks
+it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
 
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
@@ -24,15 +26,20 @@ from toril.lake.history import KEYS, quoted
 from toril.lake.lake import Lake
 from toril.lake.subjects import Subject, code_of
 from toril.lake.tables import EVENTS
+from toril.log import HistoryTrimmed, Log, Partition
 from toril.runtime.backend import Backend
+from toril.runtime.redis import RedisBackend
 from toril.runtime.service import EventSourcingService
-from toril.runtime.work import ProjectionWork
+from toril.runtime.work import ANY_TYPE, ProjectionWork
 
 AT_ONCE = 64
 """Aggregates that are asked for at the same time."""
 
 READ_AT_ONCE = 500
 """Events of an aggregate that are read at a time."""
+
+NAMES_AT_ONCE = 20_000
+"""Live aggregates that are looked for in the generation in one go."""
 
 BUCKETS = 10_000
 """Parts into which a sample divides aggregates, by their keys."""
@@ -52,10 +59,9 @@ async def diff_live(
     if not 0 < fraction <= 1:
         raise InvalidValue("fraction", fraction, "more than 0, and at most 1")
     work = await service.generations.reading(subject.name)
-    rows = read(lake, generation).select(*KEYS, *Held._fields)
-    if fraction < 1:
-        part = max(1, round(fraction * BUCKETS))
-        rows = rows.where(f"pmod(xxhash64({', '.join(KEYS)}), {BUCKETS}) < {part}")
+    part = max(1, round(fraction * BUCKETS))
+    chosen = f"pmod(xxhash64({', '.join(KEYS)}), {BUCKETS}) < {part}"
+    rows = read(lake, generation).select(*KEYS, *Held._fields).where(chosen)
     live = Side("live", code_of(work.projection))
     tally = Tally(Side.of(generation.plan), live, samples)
     there = await asyncio.to_thread(rows.toLocalIterator, prefetchPartitions=True)
@@ -63,7 +69,92 @@ async def diff_live(
         pairs = await asyncio.gather(*(_pair(row, lake, subject, work, service, backend) for row in some))
         for row, (one, other) in zip(some, pairs, strict=True):
             tally.compare((row["tenant"], row["aggregate_type"], row["aggregate_id"]), one, other)
+    async for aggregate in _only_live(rows, chosen, generation, subject, backend):
+        found = await _live(aggregate, work, backend)
+        if found is None:
+            continue
+        held = None
+        if await _began_after(generation, aggregate, lake, backend):
+            held = await _further(Held(0, None), found.version, aggregate, lake, subject, work, service)
+        tally.compare((aggregate.tenant, aggregate.type, aggregate.id), held, found)
     return tally.finished()
+
+
+# ---------------------------------------------------------------------------- what only live has
+
+
+async def _only_live(
+    rows: DataFrame, chosen: str, generation: Generation, subject: Subject, backend: Backend
+) -> AsyncIterator[Aggregate]:
+    """Aggregates of the live log that a generation does not have, each once."""
+    tenant = generation.plan.filters.tenant
+    seen: set[str] = set()
+    async for page in _pages(_log_of(backend)):
+        wanted = [
+            (one.tenant, one.type, one.id)
+            for one in map(Aggregate.parse, page)
+            if subject.aggregate_type in (ANY_TYPE, one.type) and tenant in (None, one.tenant)
+        ]
+        for row in await asyncio.to_thread(_missing, rows, chosen, wanted) if wanted else ():
+            aggregate = Aggregate(*row)
+            if aggregate.key not in seen:  # one that was cold may have come back
+                seen.add(aggregate.key)
+                yield aggregate
+
+
+async def _pages(log: Log) -> AsyncIterator[list[str]]:
+    """All aggregates of a log by their keys, in Redis and cold."""
+    page: list[str] = []
+    for partition in (await log.layout(anew=True)).current.all():
+        cursor = -1
+        while cursor:
+            cursor, some = await log.store(partition).scan_hot(max(cursor, 0), READ_AT_ONCE)
+            page += some
+            if len(page) >= NAMES_AT_ONCE:
+                yield page
+                page = []
+    if log.cold is not None:
+        async for aggregate in log.cold.aggregates():
+            page.append(aggregate.key)
+            if len(page) >= NAMES_AT_ONCE:
+                yield page
+                page = []
+    yield page
+
+
+def _missing(rows: DataFrame, chosen: str, names: Sequence[tuple[str, str, str]]) -> list[Row]:
+    """Of aggregates by name, those that are to be compared and that a generation does not have."""
+    asked = rows.sparkSession.createDataFrame(names, f"{' string, '.join(KEYS)} string").where(chosen)
+    return asked.join(rows, list(KEYS), "left_anti").collect()
+
+
+async def _began_after(generation: Generation, aggregate: Aggregate, lake: Lake, backend: Backend) -> bool:
+    """Whether the first event of an aggregate is after the cut of a generation."""
+    place: tuple[str, int] | None = None
+    try:
+        first = await _log_of(backend).read(aggregate, 1, most=1)
+        place = (str(first[0].partition), first[0].ordinal) if first and first[0].ordinal else None
+    except HistoryTrimmed:
+        pass
+    if place is None:
+        place = await asyncio.to_thread(_archived_place, lake, aggregate)
+    return place is not None and place[1] > generation.plan.cut.get(place[0], (0, ""))[0]
+
+
+def _archived_place(lake: Lake, aggregate: Aggregate) -> tuple[str, int] | None:
+    rows = lake.read(EVENTS).where(f"{_is(aggregate)} AND version = 1")
+    for row in rows.select("log_epoch", "log_partition", "ordinal").collect():
+        return str(Partition(row[0], row[1])), row[2]
+    return None
+
+
+def _log_of(backend: Backend) -> Log:
+    """The log whose live states are compared: what is replayed is on a server."""
+    assert isinstance(backend, RedisBackend)
+    return backend.log
+
+
+# ---------------------------------------------------------------------------- what both have
 
 
 def _some(there: Iterator[Row]) -> Sequence[Row]:
@@ -138,10 +229,7 @@ def _archived(
 ) -> tuple[AnyEvent, ...]:
     """Events of an aggregate from the lake."""
     upcasters = subject.upcasters or Upcasters()
-    rows = lake.read(EVENTS).where(
-        f"tenant = {quoted(aggregate.tenant)} AND aggregate_type = {quoted(aggregate.type)} AND "
-        f"aggregate_id = {quoted(aggregate.id)} AND version BETWEEN {first} AND {last}"
-    )
+    rows = lake.read(EVENTS).where(f"{_is(aggregate)} AND version BETWEEN {first} AND {last}")
     return tuple(
         upcasters.apply(
             restore_event(
@@ -149,4 +237,12 @@ def _archived(
             )
         )
         for row in rows.select("version", "recorded_at", "body").orderBy("version").collect()
+    )
+
+
+def _is(aggregate: Aggregate) -> str:
+    """Which rows are an aggregate's."""
+    return (
+        f"tenant = {quoted(aggregate.tenant)} AND aggregate_type = {quoted(aggregate.type)} AND "
+        f"aggregate_id = {quoted(aggregate.id)}"
     )
