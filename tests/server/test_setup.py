@@ -20,10 +20,11 @@ def test_a_trace_knows_its_spans_for_longer_than_a_log_usually_does(tmp_path: Pa
     assert timedelta(days=30) <= KNOWN
 
 
+@pytest.mark.parametrize("what", ["durability", "room_durability"])
 async def test_a_durability_that_the_server_cannot_promise_is_refused_at_the_start(
-    tmp_path: Path, redis_url: str
+    tmp_path: Path, redis_url: str, what: str
 ) -> None:
-    settings = Settings(home=tmp_path, redis=redis_url, durability="fsync")
+    settings = Settings(home=tmp_path, redis=redis_url, **{what: "fsync"})  # type: ignore[arg-type]
     setup = Setup(settings, Database(Embedded(tmp_path, "toril")))
     async with setup.sourcing:
         with pytest.raises(DurabilityRefused, match="appendfsync"):

@@ -73,6 +73,13 @@ _OPTIONS = (
         help="The keys that sign admission tokens (default: room-keys.json in the data directory).",
     ),
     click.option(
+        "--room-durability",
+        type=click.Choice(["memory", "fsync", "replicated"]),
+        default="memory",
+        show_default=True,
+        help="How safe a join, an admission, or a hold of seats is when it is answered.",
+    ),
+    click.option(
         "--trusted-proxy",
         "trusted_proxies",
         metavar="NETWORK",
@@ -129,6 +136,7 @@ def _settings(
     most_entries: int | None,
     new_rooms: bool,
     room_keys: Path | None,
+    room_durability: Any,
     trusted_proxies: tuple[str, ...],
 ) -> Settings:
     return Settings(
@@ -145,6 +153,7 @@ def _settings(
         admin=os.environ.get(ADMIN_VARIABLE),
         new_rooms=new_rooms,
         room_keys=room_keys,
+        room_durability=room_durability,
         trusted_proxies=trusted_proxies,
     )
 

@@ -90,6 +90,8 @@ class Settings:
     not there. All servers need the same."""
     new_rooms: bool = False
     """Whether a waiting room is made when somebody joins an event that nobody knows."""
+    room_durability: Level = "memory"
+    """How safe a join, an admission, a hold of seats must be before it is answered."""
     trusted_proxies: tuple[str, ...] = ()
     """Whose ``X-Forwarded-For`` the waiting room believes: addresses, or networks."""
 
@@ -162,6 +164,7 @@ class Setup:
                 )
         else:
             await check_durability(log, self.ingestion.durability)
+        await check_durability(log, self.settings.room_durability)
         if (await log.layout()).retention is None:
             # The history has a copy of everything, so what all have read may go.
             await log.choose_retention(Retention.archived_by(ARCHIVE))
@@ -219,6 +222,7 @@ class Setup:
             tokens=tokens,
             admin=self.settings.admin or secret,
             new_rooms=USUAL if self.settings.new_rooms else None,
+            durability=self.settings.room_durability,
             trusted=self.settings.trusted_proxies,
         )
         return [RoomApi(self.sourcing.redis, options).group()]
