@@ -13,7 +13,8 @@ import pytest
 
 from tests.server.room.parts import ADMIN, AS_ADMIN, TOKENS, RoomServed, code, room_served
 from tests.waiting import until
-from toril.room import LaneSettings
+from toril.connection import Durability
+from toril.room import LaneSettings, Room
 from toril.room.tokens import TokenVerifier
 from toril.server.room import USUAL, Rate
 from toril.testing import Cluster, Server
@@ -199,6 +200,17 @@ async def test_a_room_that_is_closed_or_full_says_when_to_come_again(served: Roo
     await room.configure(mode="reject")
     closed = await served.join()
     assert (closed.status_code, code(closed), closed.headers["Retry-After"]) == (403, "ROOM_CLOSED", "30")
+
+
+async def test_a_join_that_is_not_as_safe_as_was_promised_is_not_answered_as_one(redis_url: str) -> None:
+    """The server has no replica. The ticket is there, and who asks again with the same key may get it."""
+    async with room_served(redis_url, durability=Durability("replicated", timeout=0.05)) as served:
+        await served.room()
+        for _ in range(2):
+            reply = await served.join(key="k-1")
+            assert (reply.status_code, code(reply)) == (503, "QUEUE_ERROR")
+            assert int(reply.headers["retry-after"]) > 0
+        assert (await Room(served.redis, "evt").stats()).lanes["main"].waiting == 1
 
 
 async def test_who_calls_too_often_is_told_to_wait(server: Server | Cluster) -> None:
