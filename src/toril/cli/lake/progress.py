@@ -108,7 +108,7 @@ class Shown:
         if self._as_lines:
             as_json(self._as_json(run, one, outcome, seconds), indent=None)
             return
-        errors.print(self._table(run, bars=False))
+        errors.print(self._table(run, live=False))
         words = {"done": "all tables are up to date", "stopped": "stopped", "failed": "not all went well"}
         errors.print(Text(f"{words[outcome]} after {span(round(seconds * 1000))}; run {one.run}", "dim"))
 
@@ -135,31 +135,43 @@ class Shown:
     # ------------------------------------------------------------------ the picture
 
     def _picture(self) -> Table | Text:
-        return Text() if self._run is None else self._table(self._run, bars=True)
+        return Text() if self._run is None else self._table(self._run, live=True)
 
-    def _table(self, run: Run, *, bars: bool) -> Table:
-        bars = bars and errors.width >= NARROW
+    def _table(self, run: Run, *, live: bool) -> Table:
+        """``live``: with bars and rates, which mean nothing at the end."""
+        bars = live and errors.width >= NARROW
         made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
         made.add_column("table", no_wrap=True)
         if bars:
             made.add_column("", width=max(8, min(30, errors.width - 62)))
         counts = errors.width >= NARROWER
-        for name in (("events", "a second") if counts else ()) + ("behind", "left"):
-            made.add_column(name, justify="right", no_wrap=True)
+        rates = counts and live
+        names = (*(("events",) if counts else ()), *(("a second",) if rates else ()), "behind", "left")
+        for name in names:
+            made.add_column(name if live or name != "left" else "", justify="right", no_wrap=True)
         for line in run.lines:
-            made.add_row(*self._row(line, bars, counts))
+            made.add_row(*self._row(line, bars, counts, rates))
         return made
 
-    def _row(self, line: Line, bars: bool, counts: bool) -> list[Text | ProgressBar]:
+    def _row(self, line: Line, bars: bool, counts: bool, rates: bool) -> list[Text | ProgressBar]:
         behind, rate = self.behind(line), self._rates[line.name].a_second
         style = "red" if line.problems else ""
         row: list[Text | ProgressBar] = [Text(one_line(line.name), style)]
         if bars:
             has = sum(ordinal for ordinal, _ in line.record.positions.values())
             total = None if behind is None else max(has + behind, 1)
-            row.append(ProgressBar(total=total, completed=has, pulse=behind is None))
+            row.append(
+                ProgressBar(
+                    total=total,
+                    completed=has,
+                    pulse=behind is None,
+                    complete_style="cyan",
+                    finished_style="green",  # Rich's own are grey where there are sixteen colours
+                )
+            )
         if counts:
             row.append(Text(f"{line.events:,}", "" if line.events else "dim"))
+        if rates:
             row.append(Text(f"{rate:,.0f}" if rate else ""))
         row.append(Text("?" if behind is None else f"{behind:,}", "" if behind else "dim"))
         row.append(Text(_left(line, behind, rate)))

@@ -196,6 +196,9 @@ class _Shown(Told):
 
     def loaded(self, loaded: Loaded) -> None:
         self._began = time.monotonic()
+        if self._bar is not None and self._task is not None:
+            self._bar.remove_task(self._task)  # the clock of what is full stands still
+            self._task = self._bar.add_task("catching up", total=None, said="")
         if loaded.gone:
             note(f"{loaded.gone:,} states were left out: their tenants were erased since")
 

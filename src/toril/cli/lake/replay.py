@@ -168,8 +168,11 @@ class _Shown(Told):
         if part:
             done = self.events * max(part - self._first / self._portions, 0.0)
             rate = f"about {done / max(time.monotonic() - self._began, 0.1):,.0f} events a second"
-        total = None if part is None else 1.0
-        self._bar.update(self._task, description=what, completed=part or 0, total=total, rate=rate)
+        if part is None:  # a task of its own: Rich takes no total back, and stops the clock of what is full
+            self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(what, total=None, rate="")
+        else:
+            self._bar.update(self._task, description=what, completed=part, total=1.0, rate=rate)
 
     def _line(self, what: str, **said: object) -> None:
         if self._bar is None:

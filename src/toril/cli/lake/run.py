@@ -90,7 +90,7 @@ def run(
     as_lines = json_ or not errors.is_terminal
     with Door(url, log_name) as door:  # before Java is started: it says what is wrong with the log
         until = door.tails() if once else None
-        with opened(path, master, name="toril lake run", quiet=json_) as lake:
+        with opened(path, master, name="toril lake run", quiet=as_lines) as lake:
             events = EventsStep(url, log_name, group=group, most=most, until=until)
             steps: list[Step] = [events, SpansStep(), SummariesStep(), RollupsStep()]
             arguments = {"once": once, "log": log_name, "group": group, "most": most, "every": every}
