@@ -143,6 +143,14 @@ async def test_room_fair_shards_are_shuffled_together_and_again_after_a_reset(
         for one in tickets:
             firsts[one.token.shard] = min(firsts[one.token.shard], one.token.ticket - 1)
         lasts = [max(t.token.ticket for t in tickets if t.token.shard == shard) for shard in range(3)]
+        commitment = await room.commitment()
+        for one in await asyncio.gather(*(room.heartbeat(str(one.token)) for one in tickets[:10])):
+            token, shard = one.token, one.token.shard
+            for place in (one.place, one.place + 1):
+                said = verify_place(
+                    seed, commitment, "main", firsts[shard] + 1, lasts[shard], token.ticket, place, shard
+                )
+                assert said == (place == one.place)
         order = {one: at for at, one in enumerate(draw_all(seed, "main", firsts, lasts))}
         came: dict[int, list[int]] = {}
         for store in await room.shards():

@@ -34,18 +34,19 @@ def drawn_order(seed: str, lane: Lane, first: int, last: int, shard: int = 0) ->
 
 
 def verify_place(
-    seed: str, commitment: str, lane: Lane, first: int, last: int, ticket: int, place: int
+    seed: str, commitment: str, lane: Lane, first: int, last: int, ticket: int, place: int, shard: int = 0
 ) -> bool:
     """Whether a ticket's place is the one that the seed drew, and the seed the one committed to.
 
-    For a room of one shard, in which the tickets from ``first`` to ``last`` were shuffled. In a room of
-    several the order is one over all of them: see :func:`toril.room.shards.draw_all`.
+    The tickets from ``first`` to ``last`` were shuffled. In a room of several shards these, and the place,
+    are those of the ticket's shard (``token.shard``): all shards are shuffled by the same lots, so each has
+    the order that all have together.
     """
     if Seed(seed).commitment != commitment:
         return False
     if not first <= ticket <= last:
         raise InvalidValue("ticket", ticket, f"one of those that were shuffled, {first} to {last}")
-    return drawn_order(seed, lane, first, last).index(ticket) + first == place
+    return drawn_order(seed, lane, first, last, shard).index(ticket) + first == place
 
 
 def parts_of(order: Sequence[int], placed: int) -> Iterator[tuple[int, bytes]]:
