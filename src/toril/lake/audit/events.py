@@ -1,0 +1,181 @@
+"""The events of a lake: each once, none missing, and as the log has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from pyspark.sql.functions import expr
+
+from toril.errors import TorilError
+from toril.lake.audit.comparing import compare, some
+from toril.lake.audit.found import Check
+from toril.lake.audit.looking import AGGREGATE, PLACE, Looking, Skip
+from toril.lake.erasures import ERASURES
+from toril.lake.source import Door, read_log
+from toril.lake.tables import EVENTS, LOG_COLUMNS
+from toril.log.entry import Partition
+
+MOST_HOLES = 100_000
+"""Holes that are looked at one by one."""
+
+TWICE_VERSION = (
+    "two events of an aggregate have one version: a batch was archived twice, or the tenant was erased from "
+    "the log, not from the lake, and came again"
+)
+MISSING_VERSION = (
+    "a version between the first and the last is not there: it was lost, or the archive began after the log "
+    "was trimmed"
+)
+TWICE_PLACE = "a place in the log is in the lake twice: a batch was archived twice"
+MISSING_PLACE = (
+    "the table says that it has read past this place, and the event is not there, and it was not erased: it "
+    "was lost"
+)
+PAST = "the table has events past where its last commit says it is: something else has written to it"
+DIVERGED = "the lake has more than the log: a failover has lost the end of it (`toril lake rewind`)"
+ONLY_LAKE = (
+    "the log has this place, and no event in it: its tenant was erased from the log, and not from the lake "
+    "(`toril lake erase`)"
+)
+ONLY_LOG = (
+    "the archive has passed this event, and does not have it: it was lost, or erased from the lake only"
+)
+CHANGED = "what the lake has is not what was recorded: a file was changed"
+
+
+def versions(work: Looking, check: Check) -> None:
+    """Every aggregate has versions 1, 2, 3 … once each."""
+    rows = work.chosen(work.lake.read(EVENTS))
+    seen = (
+        rows.groupBy(*AGGREGATE)
+        .agg(
+            expr("count(1) AS events"),
+            expr("count(DISTINCT version) AS versions"),
+            expr("min(version) AS first"),
+            expr("max(version) AS last"),
+        )
+        .cache()
+    )
+    try:
+        check.looked = seen.count()
+        twice = seen.where("events > versions")
+        check.add("version twice", twice.count(), TWICE_VERSION, some(twice))
+        gap = seen.where("versions < last")
+        check.add("version missing", gap.count(), MISSING_VERSION, some(gap))
+    finally:
+        seen.unpersist()
+
+
+def ordinals(work: Looking, check: Check) -> None:
+    """Every partition has ordinals 1, 2, 3 … once each, up to where the table says it is."""
+    rows = work.lake.read(EVENTS).select(*PLACE)
+    groups = rows.groupBy(*PLACE).count()
+    twice = groups.where("count > 1")
+    check.add("place twice", twice.count(), TWICE_PLACE, some(twice))
+    groups.select(*PLACE).createOrReplaceTempView("toril_audit_places")
+    spark = work.lake.spark
+    ends = spark.sql(
+        "SELECT log_epoch, log_partition, max(ordinal) AS last, count(1) AS events"
+        " FROM toril_audit_places GROUP BY log_epoch, log_partition"
+    ).collect()
+    last = {Partition(row["log_epoch"], row["log_partition"]): row["last"] for row in ends}
+    positions = {Partition.parse(name): place[0] for name, place in work.record.positions.items()}
+    check.looked = sum(row["events"] for row in ends)
+    past = [
+        {"partition": str(one), "last": last[one], "record": positions.get(one, 0)}
+        for one in sorted(last)
+        if last[one] > positions.get(one, 0)
+    ]
+    check.add("past the record", len(past), PAST, past)
+    holes = [
+        (Partition(row["log_epoch"], row["log_partition"]), row["before"] + 1, row["ordinal"] - 1)
+        for row in spark.sql(
+            "SELECT * FROM (SELECT *, lag(ordinal, 1, 0) OVER (PARTITION BY log_epoch, log_partition"
+            " ORDER BY ordinal) AS before FROM toril_audit_places) WHERE ordinal > before + 1"
+        )
+        .limit(MOST_HOLES)
+        .collect()
+    ]
+    holes += [(one, last.get(one, 0) + 1, upto) for one, upto in positions.items() if upto > last.get(one, 0)]
+    _explain_holes(work, check, holes)
+
+
+def log(work: Looking, check: Check) -> None:
+    """Every event that is still in the log is in the lake, byte by byte."""
+    if work.log is None:
+        raise Skip("the log was not to be asked")
+    with Door(work.url, work.log) as door:
+        work.tails, firsts = door.tails(), door.firsts()
+    upto = {name: place for name, place in work.record.positions.items() if name in work.tails}
+    behind = [name for name in upto if upto[name][0] > work.tails[name][0]]
+    check.add("log is behind", len(behind), DIVERGED, ({"partition": name} for name in behind))
+    after = {name: firsts[name] for name in upto if firsts[name][0] < upto[name][0]}
+    upto = {name: upto[name] for name in after if name not in behind}
+    after = {name: after[name] for name in upto}
+    names = [column.name for column in LOG_COLUMNS]
+    if not upto:
+        check.notes.append("the log has nothing that is archived: all of it was trimmed")
+        return
+    hot = work.chosen(read_log(work.lake.spark, work.url, work.log, after, upto))
+    bounds = " OR ".join(
+        f"(log_epoch = {one.epoch} AND log_partition = {one.number} AND ordinal > {after[str(one)][0]}"
+        f" AND ordinal <= {upto[str(one)][0]})"
+        for one in map(Partition.parse, upto)
+    )
+    cold = work.chosen(work.lake.read(EVENTS).where(bounds))
+    check.looked = compare(
+        check,
+        cold.select(*names),
+        hot.select(*names),
+        PLACE,
+        ("in the lake and not in the log", ONLY_LAKE),
+        ("in the log and not in the lake", ONLY_LOG),
+        "differs from the log: {}",
+        CHANGED,
+    )
+
+
+def _explain_holes(work: Looking, check: Check, holes: list[tuple[Partition, int, int]]) -> None:
+    """What was erased, in the lake or in the log, is no loss."""
+    missing: dict[Partition, set[int]] = {}
+    for partition, first, upto in holes:
+        missing.setdefault(partition, set()).update(range(first, min(upto, first + MOST_HOLES) + 1))
+    total = sum(map(len, missing.values()))
+    if total and work.lake.exists(ERASURES):
+        for row in work.lake.read(ERASURES).collect():
+            left = missing.get(Partition(row["log_epoch"], row["log_partition"]))
+            if left:
+                left.difference_update(range(row["first"], row["last"] + 1))
+    if any(missing.values()) and work.log is not None:
+        for partition, gone in _erased_in_log(work, missing).items():
+            missing[partition] -= gone
+    if erased := total - sum(map(len, missing.values())):
+        check.notes.append(f"{erased:,} places are empty: their tenants were erased")
+    lost = [
+        {"partition": str(partition), "ordinal": ordinal}
+        for partition in sorted(missing)
+        for ordinal in sorted(missing[partition])
+    ]
+    check.add("place missing", len(lost), MISSING_PLACE, lost)
+
+
+def _erased_in_log(work: Looking, missing: Mapping[Partition, set[int]]) -> dict[Partition, set[int]]:
+    """Of these places, those that the log still has, and has erased."""
+    found: dict[Partition, set[int]] = {}
+
+    async def look(door: Door) -> None:
+        for partition, wanted in missing.items():
+            store, after = door.log.store(partition), "0-0"
+            last = max(wanted, default=0)
+            while page := await store.page(after, 1000):
+                found.setdefault(partition, set()).update(
+                    entry.ordinal for entry in page if entry.erased and entry.ordinal in wanted
+                )
+                after = page[-1].id
+                if page[-1].ordinal >= last:
+                    break
+
+    with suppress(TorilError), Door(work.url, work.log or "") as door:
+        door.do(look(door))
+    return found

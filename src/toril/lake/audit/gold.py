@@ -1,0 +1,137 @@
+"""Summaries and rollups: what their spans come to, and what is live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql.functions import expr
+
+from toril.lake.audit.comparing import compare
+from toril.lake.audit.found import Check
+from toril.lake.audit.looking import Looking, Skip
+from toril.lake.rollups import KEYS as ROLLUP_KEYS
+from toril.lake.rollups import rollups_of
+from toril.lake.summaries import TRACE_SUMMARIES, summaries_of
+from toril.lake.tables import ROLLUPS, SPANS
+
+SUMMARIES = TRACE_SUMMARIES.name
+
+NO_SPANS = "it is there, and none of its spans is: spans were removed without it"
+NO_SUMMARY = "spans are there, and no summary of them: the step that makes summaries has lost them"
+NO_ROLLUP = "spans are there, and they were not counted"
+SUMMARY_DIFFERS = (
+    "made anew from all spans in one piece, the field has another value: a batch was merged twice or not at "
+    "all, or other code made it"
+)
+ROLLUP_DIFFERS = "made anew from all spans in one piece, it is another number: a batch was added twice or not"
+SUMS = "rollups and summaries are made of the same spans, so their sums must be the same"
+NOT_LIVE = "the lake has a summary of a trace that the live store does not know: it was erased, or went cold"
+LIVE_DIFFERS = "live and batch have read the same events, and say something else: `live-is-batch` is broken"
+
+
+def summaries(work: Looking, check: Check) -> None:
+    """Every trace's summary is what its spans come to."""
+    record = work.table(SUMMARIES)
+    spans = work.of_traces(work.lake.batches(SPANS, 0, record.source))
+    want = summaries_of(spans)
+    have = work.of_traces(work.lake.read(SUMMARIES))
+    # `state` is what the next batch is merged with, and `day` where the row lies: neither is shown.
+    names = [name for name in have.columns if name not in ("state", "day", "batch")]
+    check.looked = compare(
+        check,
+        have.select(*names),
+        want.select(*names),
+        ("tenant", "trace_id"),
+        ("summary without spans", NO_SPANS),
+        ("trace without a summary", NO_SUMMARY),
+        "{} is not what the spans say",
+        SUMMARY_DIFFERS,
+    )
+
+
+def live(work: Looking, check: Check) -> None:
+    """Every live summary is what the lake says at the same version."""
+    if work.live is None:
+        raise Skip("the live store was not to be asked")
+    work.table(SUMMARIES)
+    rows = work.of_traces(work.lake.read(SUMMARIES)).toLocalIterator(prefetchPartitions=True)
+    other = 0
+    different: dict[str, list[dict[str, Any]]] = {}
+    absent: list[dict[str, Any]] = []
+    for group in _in_groups(rows, 500):
+        for row, state in zip(group, work.live(group), strict=True):
+            who = {"tenant": row["tenant"], "trace_id": row["trace_id"], "version": row["version"]}
+            if state is None:
+                absent.append(who)
+                continue
+            version, fields = state
+            if version != row["version"]:
+                other += 1
+                continue
+            check.looked += 1
+            for name, value in fields.items():
+                if name in row and not _same(row[name], value):
+                    different.setdefault(name, []).append({**who, "lake": row[name], "live": value})
+    check.add("not live", len(absent), NOT_LIVE, absent)
+    for name, found in sorted(different.items()):
+        check.add(f"live {name} differs", len(found), LIVE_DIFFERS, found)
+    if other:
+        check.notes.append(f"{other:,} traces are at another version live, and were not compared")
+
+
+def rollups(work: Looking, check: Check) -> None:
+    """Every rollup is what its spans come to, and their sums are those of the summaries."""
+    record = work.table(ROLLUPS.name)
+    want = rollups_of(work.lake.batches(SPANS, 0, record.source))
+    have = work.lake.read(ROLLUPS).select(*want.columns)
+    check.looked = compare(
+        check,
+        have,
+        want,
+        ROLLUP_KEYS,
+        ("rollup without spans", NO_SPANS),
+        ("spans without a rollup", NO_ROLLUP),
+        "{} is not what the spans come to",
+        ROLLUP_DIFFERS,
+    )
+    if not work.lake.exists(SUMMARIES):
+        check.notes.append("there are no summaries yet to compare sums with")
+        return
+    if work.lake.last(SUMMARIES).source != record.source:
+        check.notes.append("summaries and rollups are not at the same batch: sums were not compared")
+        return
+    sums = ("spans", "errors", "input_tokens", "output_tokens", "cost")
+    added = [expr(f"CAST(coalesce(sum({name}), 0) AS DECIMAL(38,0)) AS {name}") for name in sums]
+    compare(
+        check,
+        have.where("grain = 'day'").groupBy("tenant").agg(*added),
+        work.lake.read(SUMMARIES).groupBy("tenant").agg(*added),
+        ("tenant",),
+        ("tenant without summaries", SUMS),
+        ("tenant without rollups", SUMS),
+        "the sum of {} is not that of the summaries",
+        SUMS,
+    )
+
+
+def _in_groups(rows: Iterable[Any], most: int) -> Iterable[list[dict[str, Any]]]:
+    group: list[dict[str, Any]] = []
+    for row in rows:
+        group.append(row.asDict(recursive=True))
+        if len(group) == most:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether a value of a table is a value of a live state."""
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple, set, frozenset)):
+        return sorted(map(str, one)) == sorted(map(str, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
+        return one is other or one == other
+    return str(one) == str(other)

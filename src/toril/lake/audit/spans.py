@@ -1,0 +1,80 @@
+"""The spans of a lake: each event that recorded one is there once, or in quarantine."""
+
+from __future__ import annotations
+
+from pyspark.sql.functions import expr
+
+from toril.lake.audit.comparing import compare, some
+from toril.lake.audit.found import Check
+from toril.lake.audit.looking import PLACE, Looking
+from toril.lake.spans import spans_of
+from toril.lake.tables import EVENTS, QUARANTINE, SPANS
+from toril.pipelines.spans.recording import SPAN_RECORDED
+
+_SIDES = ("event", "span", "refused")
+_SPAN_KINDS = (
+    (
+        "event in neither",
+        "event > 0 AND span = 0 AND refused = 0",
+        "an event that recorded a span is in neither table: the step that makes spans has lost it",
+    ),
+    (
+        "event in both",
+        "span > 0 AND refused > 0",
+        "an event is a span and waits in quarantine as well: a requeue was cut off; run it again",
+    ),
+    ("span twice", "span > 1", "a span is there more than once: a batch was written twice"),
+    ("refused twice", "refused > 1", "an event is in quarantine more than once: a batch was written twice"),
+    (
+        "span without an event",
+        "event = 0",
+        "a row has no event: it was made up, or the event was removed from the lake without it",
+    ),
+)
+
+SPAN_DIFFERS = "read again from its event, the column has another value: another version of the code made it"
+
+
+def spans(work: Looking, check: Check) -> None:
+    """Every event that recorded a span is in spans or in quarantine, once, as it was recorded."""
+    record = work.table(SPANS.name)
+    work.table(QUARANTINE.name)
+    events = work.chosen(work.lake.batches(EVENTS, 0, record.source)).where(
+        f"event_type IS NULL OR event_type = '{SPAN_RECORDED}'"
+    )
+    kept = work.of_traces(work.lake.read(SPANS))
+    refused = work.chosen(work.lake.read(QUARANTINE))
+    waits = refused.where("requeued_at IS NULL")
+    parts = [
+        rows.select(*PLACE, *(expr(f"{int(place == each)} AS {name}") for each, name in enumerate(_SIDES)))
+        for place, rows in enumerate((events, kept, waits))
+    ]
+    counted = (
+        parts[0]
+        .unionByName(parts[1])
+        .unionByName(parts[2])
+        .groupBy(*PLACE)
+        .agg(*(expr(f"sum({name}) AS {name}") for name in _SIDES))
+        .cache()
+    )
+    try:
+        check.looked = counted.where("event > 0").count()
+        for kind, condition, reason in _SPAN_KINDS:
+            found = counted.where(condition)
+            check.add(kind, found.count(), reason, some(found))
+    finally:
+        counted.unpersist()
+    again = refused.where("requeued_at IS NOT NULL").select(*PLACE)
+    names = [column.name for column in SPANS.columns if not column.generated and column.name != "batch"]
+    asked = kept.join(again, list(PLACE), "left_anti")
+    made = spans_of(events.join(again, list(PLACE), "left_anti"))
+    compare(
+        check,
+        asked.select(*names).dropDuplicates(list(PLACE)),
+        made.dropDuplicates(list(PLACE)),
+        PLACE,
+        None,
+        None,
+        "a span's {} is not its event's",
+        SPAN_DIFFERS,
+    )
