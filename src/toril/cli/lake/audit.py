@@ -74,7 +74,8 @@ def audit(
         task = progress.add_task("looking", total=None)
 
         def told(done: int, of: int, what: str) -> None:
-            progress.update(task, completed=done, total=of, description=CHECKS.get(what, what))
+            # One more: the figures of the report come after the last check.
+            progress.update(task, completed=done, total=of + 1, description=CHECKS.get(what, "adding up"))
 
         found = look_through(
             lake,

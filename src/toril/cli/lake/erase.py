@@ -12,9 +12,9 @@ from rich.text import Text
 
 from toril.aggregate import check_tenant
 from toril.cli.careful import make_sure_by_name, yes_option
-from toril.cli.lake.target import lake_options, opened, place
+from toril.cli.lake.target import lake_options, listed, opened, place
 from toril.cli.looks import number, size
-from toril.cli.show import Column, as_json, errors, fitted_table, note, one_line, say
+from toril.cli.show import Column, as_json, errors, fitted_table, note, say
 from toril.lake.erase import ErasedFromLake
 from toril.lake.erase import erase as erase_from
 from toril.lake.errors import LakeError
@@ -85,7 +85,7 @@ def _show(report: ErasedFromLake, where: str) -> None:
             ],
             [
                 [
-                    one_line(one.table + (" (all of it)" if one.whole else "")),
+                    listed(one.table) + (" (all of it)" if one.whole else ""),
                     number(one.rows),
                     number(one.files),
                     number(one.log_files),

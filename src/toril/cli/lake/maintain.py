@@ -15,9 +15,9 @@ from rich.status import Status
 from rich.text import Text
 
 from toril.cli.careful import INTERRUPTED
-from toril.cli.lake.target import lake_options, opened
+from toril.cli.lake.target import lake_options, listed, opened
 from toril.cli.looks import aside, number, size
-from toril.cli.show import Column, as_json, complain, errors, fitted_table, note, one_line, say
+from toril.cli.show import Column, as_json, complain, errors, fitted_table, note, say
 from toril.cli.times import duration, span
 from toril.lake.lake import Lake
 from toril.lake.maintain import Upkept
@@ -115,7 +115,7 @@ def _show(done: list[Upkept], dry_run: bool) -> None:
     ]
     rows: list[list[str | Text]] = [
         [
-            one_line(one.table),
+            listed(one.table),
             number(one.files_before),
             number(one.files_after) if not dry_run else "",
             size(one.bytes_after),

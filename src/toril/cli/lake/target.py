@@ -13,10 +13,11 @@ import click
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from toril.cli.show import note
+from toril.cli.show import note, one_line
 from toril.connection.embedded import default_home
 from toril.errors import InvalidValue
 from toril.lake.errors import SparkMissing
+from toril.lake.generations import FOLDER
 from toril.lake.lake import Lake
 from toril.lake.session import session
 
@@ -58,6 +59,11 @@ def place(path: str | None) -> str:
     if path is not None and not path.strip():
         raise InvalidValue("--lake", path, "a folder, or a URL that Spark knows")
     return path or str(default_home() / "lake")
+
+
+def listed(table: str) -> str:
+    """A table as lists name it: of a generation what is at the end counts, and must not be cut off."""
+    return one_line(table.removeprefix(f"{FOLDER}/"))
 
 
 @contextmanager
