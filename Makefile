@@ -22,11 +22,7 @@ demo: parts-for-demo jars ## see the promises kept, on servers of its own
 
 .PHONY: test
 test: parts-for-tests lint jars ## run every check: the linters, the types, the layers, the tests
-	.venv/bin/pytest -n 2 --dist loadfile -m "not slow" --timeout=300
-
-.PHONY: test-lake
-test-lake: parts-for-tests jars ## run all tests of the lake, the slow ones too
-	.venv/bin/pytest -n 2 --dist loadfile tests/lake --timeout=1200
+	.venv/bin/pytest -n 2 --dist loadfile --timeout=300
 
 .PHONY: lint
 lint: venv ## run the checks that need no server: ruff, mypy, import-linter

@@ -16,7 +16,8 @@ RESULTS = Path(__file__).parents[1] / "results" / "stream.json"
 
 TITLES: Mapping[str, Measure] = {
     **QUEUE_TITLES,
-    "half_rate": Measure("jobs/s in a steady flow, half of what it processes", more_is_better=True),
+    "flow_rate": Measure("jobs/s from a producer to a worker", more_is_better=True),
+    "half_rate": Measure("jobs/s in a steady flow, half of these", more_is_better=True),
     "half_p50": Measure("latency in that flow, p50 ms", 2),
     "half_p99": Measure("latency in that flow, p99 ms", 2),
 }

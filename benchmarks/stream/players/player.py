@@ -15,6 +15,9 @@ __all__ = ["QUEUE", "Payload", "Player", "main"]
 BEAT = 0.005
 """Seconds between two batches of a flow."""
 
+MOST = 1000
+"""Jobs of a batch, however far a producer is behind."""
+
 
 class StreamStage(Stage):
     """Where a player of this benchmark plays."""
@@ -26,7 +29,7 @@ class StreamStage(Stage):
         while added < count:
             beats += 1
             await asyncio.sleep(max(0.0, began + beats * BEAT - time.monotonic()))
-            due = min(count, round((time.monotonic() - began) * rate))
+            due = min(count, added + MOST, round((time.monotonic() - began) * rate))
             if due > added:
                 await self._player.add_bulk([payload(number) for number in range(added, due)])
                 added = due
