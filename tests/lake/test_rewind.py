@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Never
 
 import pytest
 
@@ -11,14 +12,16 @@ from tests.lake.filling import everything, with_log
 from tests.lake.shop import Shop, during
 from toril import connect
 from toril.errors import InvalidValue
+from toril.lake import rewind as rewinding
 from toril.lake.archive import EventsStep
 from toril.lake.errors import LakeError, SourceDiverged
+from toril.lake.files import Files, files_of
 from toril.lake.lake import Lake
 from toril.lake.rewind import LOST, rewind
 from toril.lake.runs import Runs
 from toril.lake.source import tails
 from toril.lake.spans import SpansStep
-from toril.lake.tables import EVENTS, SPANS
+from toril.lake.tables import EVENTS, QUARANTINE, SPANS
 
 BASKETS = [f"b{number}" for number in range(12)]
 
@@ -66,7 +69,7 @@ def places(lake: Lake, table: str) -> list[tuple[int, int, str]]:
 
 
 def test_a_partition_that_a_failover_has_set_back_goes_on_after_a_rewind(
-    servers: Servers, lake: Lake
+    servers: Servers, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = emptied(servers.get("valkey-standalone")).url
     buy(url, 5, *BASKETS)
@@ -92,8 +95,18 @@ def test_a_partition_that_a_failover_has_set_back_goes_on_after_a_rewind(
         rewind(lake, name, url=url)
     runs.end(run)
     assert lake.last(EVENTS) == others, "nothing was changed"
+    with monkeypatch.context() as patch:  # it is cut off twice: before the second table is removed,
+        patch.setattr(rewinding, "files_of", lambda lake: _CutOff(files_of(lake)))
+        with pytest.raises(_Cut):
+            rewind(lake, name, url=url)
+    with monkeypatch.context() as patch:  # and before the rows are deleted
+        patch.setattr(Lake, "recording", _cut)
+        with pytest.raises(_Cut):
+            rewind(lake, name, url=url)
+    assert not lake.exists(QUARANTINE)
+    assert lake.last(EVENTS) == others
     done = rewind(lake, name, url=url)
-    assert (done.partition, done.lost, done.removed) == (name, 2, ["spans", "quarantine"])
+    assert (done.partition, done.lost, done.removed) == (name, 2, [])
     assert not lake.exists(SPANS)
     assert places(lake, LOST.name) == [place for place in lost if place[:2] in _after(name, done.to.ordinal)]
     assert archived(lake, url) == {}
@@ -103,6 +116,27 @@ def test_a_partition_that_a_failover_has_set_back_goes_on_after_a_rewind(
     )
     with pytest.raises(LakeError, match="has lost nothing"):
         rewind(lake, name, url=url)
+
+
+class _Cut(Exception):
+    """The process has ended here."""
+
+
+def _cut(*_: object) -> Never:
+    raise _Cut
+
+
+class _CutOff:
+    """Files of which one more is removed."""
+
+    def __init__(self, files: Files) -> None:
+        self._files: Files | None = files
+
+    def remove(self, name: str) -> None:
+        if self._files is None:
+            raise _Cut
+        self._files.remove(name)
+        self._files = None
 
 
 def _after(name: str, ordinal: int) -> set[tuple[int, int]]:

@@ -36,15 +36,16 @@ def test_a_second_process_is_told_who_has_the_directory(tmp_path: Path) -> None:
         assert not caught.value.retryable
         assert "ClickHouse URL" in str(caught.value)
         first.send_signal(signal.SIGKILL)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
-        assert second.stdout is not None
-        assert second.stdout.readline() == "open\n"
-        second.send_signal(signal.SIGTSTP)
-        while stopped(second.pid) != "T":
-            time.sleep(0.01)
-        second.send_signal(signal.SIGCONT)
-        second.send_signal(signal.SIGINT)
+    # In a group of its own, with its parent in the same session: elsewhere a kernel may ignore Ctrl-Z.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as second:
         try:
+            assert second.stdout is not None
+            assert second.stdout.readline() == "open\n"
+            second.send_signal(signal.SIGTSTP)
+            while stopped(second.pid) != "T":
+                time.sleep(0.01)
+            second.send_signal(signal.SIGCONT)
+            second.send_signal(signal.SIGINT)
             assert second.wait(60) == -signal.SIGINT
         finally:
             second.kill()
