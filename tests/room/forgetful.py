@@ -20,8 +20,10 @@ async def keep(redis: Connection, parts: Sequence[RoomKeys]) -> Kept:
     for keys in parts:
         async for name in redis.scan(f"{keys.base}*"):
             key = Key(name.decode())
-            if key != keys["clock"]:
-                kept[key] = (await redis.command("DUMP", key), await redis.command("PTTL", key))
+            ttl = await redis.command("PTTL", key)
+            value = await redis.command("DUMP", key)
+            if value is not None and key != keys["clock"]:  # it may have expired since
+                kept[key] = (value, ttl)
     return kept
 
 
