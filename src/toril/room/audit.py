@@ -103,7 +103,7 @@ def check_budget(lane: str, entries: Sequence[Entry], kept: tuple[int, int] | No
             budget.level -= (came + int(entry.said.get("late", 0))) * UNIT
             most = entry.number("max")
             # Where a shard forgot that some had left, they seem to be inside again.
-            if 0 <= most < entry.number("active") and entry.number("round") not in forgot - {-1}:
+            if 0 <= most < entry.number("active") and entry.number("round") not in forgot:
                 yield Violation("P2", f"{lane}: {entry.number('active')} were inside, and {most} may be")
     if kept is not None:
         yield from _check_kept(lane, budget if whole else None, kept)

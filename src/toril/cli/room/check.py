@@ -8,7 +8,8 @@ from typing import Any
 import click
 from rich.text import Text
 
-from toril.cli.room.target import Place, RoomMissing, on_server
+from toril.cli.place import Place, on_server
+from toril.cli.room.target import RoomMissing
 from toril.cli.show import as_json, complain, one_line, say
 from toril.connection import Connection
 from toril.keyspace import SEAT_HEADS, seats_of

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from toril.cli.looks import aside, number
-from toril.cli.room.target import Place, Target, event_argument, on_room, on_server
+from toril.cli.place import Place, on_server
+from toril.cli.room.target import Target, event_argument, on_room
 from toril.cli.show import Column, as_json, fitted_table, one_line, say
 from toril.cli.times import ago, local, span, whole
 from toril.room import WAIT_BOUNDS, LaneStats, Room, Stats, room_names

@@ -10,8 +10,9 @@ from typing import Any, get_args
 import click
 from rich.text import Text
 
+from toril.cli.place import Command, Place, on_server
 from toril.cli.room.look import value_of
-from toril.cli.room.target import Command, Place, Target, event_argument, on_room, on_server
+from toril.cli.room.target import Target, event_argument, on_room
 from toril.cli.show import as_json, one_line, say
 from toril.cli.times import duration, whole
 from toril.errors import InvalidValue

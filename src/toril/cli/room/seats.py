@@ -10,8 +10,9 @@ from rich.text import Text
 
 from toril.cli.careful import make_sure_by_name, yes_option
 from toril.cli.looks import InOrder
+from toril.cli.place import Place, on_server
 from toril.cli.room.check import say_seats, seats_value
-from toril.cli.room.target import Place, event_argument, on_server
+from toril.cli.room.target import event_argument
 from toril.cli.show import as_json, one_line, say
 from toril.errors import InvalidValue
 from toril.room.seat_check import check_seats

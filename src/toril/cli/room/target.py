@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from toril.connection import Connection, connect
+from toril.cli.place import Command, Place, Work, on_server
 from toril.errors import TorilError
 from toril.room import Room
 
 
 class RoomMissing(TorilError):
     """There is no such room."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A server, and how to answer."""
-
-    redis: Connection
-    json: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +25,11 @@ class Target:
     json: bool
 
 
-Command = Callable[..., Any]
-
 event_argument = click.argument("event")
 """Comes first in every command on a room. ``on_room`` comes last, and so do the options it adds."""
 
 
-def on_server(work: Callable[..., Awaitable[None]]) -> Command:
-    """A command on a server: gives ``work`` a :class:`Place`."""
-
-    @click.option("--url", help="The server (default: TORIL_REDIS_URL, else the embedded one).")
-    @click.option("--json", "json_", is_flag=True, help="Print JSON.")
-    @functools.wraps(work)
-    def run(url: str | None, json_: bool, **given: Any) -> None:
-        async def connected() -> None:
-            async with connect(url) as redis:
-                await work(Place(redis, json_), **given)
-
-        asyncio.run(connected())
-
-    return run
-
-
-def on_room(work: Callable[..., Awaitable[None]]) -> Command:
+def on_room(work: Work) -> Command:
     """A command on a room that exists: gives ``work`` a :class:`Target`."""
 
     @functools.wraps(work)

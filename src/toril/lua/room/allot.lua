@@ -131,9 +131,10 @@ end
 if open and not forgot then
   tell_again(p)
 else
-  local hears = forgot or its[3] ~= server() or its[4] == '1'
+  local decides = server()
+  local hears = forgot or its[3] ~= decides or its[4] == '1'
   round, from = math.max(round, done) + 1, text(us)
-  call('HSET', p .. 'meta', 'round', round, 'round_open', 1, 'round_from', from, 'server', server())
+  call('HSET', p .. 'meta', 'round', round, 'round_open', 1, 'round_from', from, 'server', decides)
   for _, lane in ipairs(LANES) do
     local l, line, active = p .. lane .. ':', {}, 0
     local said = call('HGETALL', l .. 'line')
