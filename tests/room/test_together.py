@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from toril import Connection
-from toril.room import LaneSettings, Room, Settings, Snapshot
+from toril.room import LaneSettings, Room, Settings, Snapshot, check_room
 from toril.room.store import ShardStore
 from toril.room.together import TOGETHER, UNDER_WAY, Together
 
@@ -109,3 +109,11 @@ async def test_many_who_ask_at_once_read_the_snapshot_once(
         found = await asyncio.gather(*(room.status(str(ticket.token)) for ticket in tickets))
         assert sorted(one.position or 0 for one in found) == list(range(1, 51))
         assert readings <= 2
+
+
+async def test_people_who_join_in_one_call_are_counted_one_by_one(redis: Connection) -> None:
+    room = Room(redis, "evt")
+    await room.create(Settings(main=LaneSettings(rate=1, max_active=0)))
+    await asyncio.gather(*(room.join() for _ in range(50)))
+    found = await check_room(room)
+    assert (found.waiting, found.violations) == (50, ())
