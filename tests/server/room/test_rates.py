@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -17,13 +16,20 @@ from toril.server.room.rates import Rate, Rates
 
 
 async def test_it_refills_exactly_however_often_it_is_asked(redis: Connection) -> None:
-    """Who asks every millisecond gets what the rate says: no fraction is lost between two looks."""
-    rates, limit = Rates(redis), Rate(rate=37, burst=5)
-    began = time.monotonic()
+    """What was given and what is left is what the rate brought, by the server's clock, to the unit."""
+    rates, limit, keys = Rates(redis), Rate(rate=37, burst=1000), RateKeys("t", "caller")
+    assert (await rates.take("t", "caller", limit, limit.burst)).left == 0  # so it is never full again
+
+    async def bucket() -> tuple[int, int]:
+        units, at = await redis.command("HMGET", keys.bucket, "units", "at")
+        return int(units), int(at)
+
+    before, began = await bucket()
     allowed = 0
-    while (elapsed := time.monotonic() - began) < 1.0:
+    while allowed < 10:
         allowed += (await rates.take("t", "caller", limit)).allowed
-    assert 37 * elapsed + 5 - 2 <= allowed <= 37 * elapsed + 5 + 1
+    units, at = await bucket()
+    assert before + 37 * (at - began) == allowed * 1_000_000 + units
 
 
 async def test_it_says_how_long_to_wait_and_means_it(redis: Connection) -> None:
