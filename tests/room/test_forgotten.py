@@ -147,6 +147,27 @@ async def test_room_fair_a_change_that_the_room_forgot_is_not_mixed_with_another
         assert (meta["mode"], meta["most"]) == ("reject", "7")
 
 
+async def test_room_fair_when_all_rounds_were_forgotten(redis: Connection, clocked: Scripts) -> None:
+    """The shards let people in, and the room is as it was before its first round: they are paid for."""
+    room, clock = Room(redis, "first", scripts=clocked), Clock(redis, "first", SHARDS)
+    await clock.advance()
+    await room.create(Settings(main=LaneSettings(rate=RATE, burst=BURST), shards=SHARDS))
+    for user in range(4 * BURST):
+        await room.join(user=f"u{user}")
+    hall = parts_of("first", [None])
+    before = await keep(redis, hall)
+    for _ in range(3):
+        await room.tick()
+    assert (await room.stats()).lanes["main"].admitted == BURST
+    await put_back(redis, hall, before)
+    for _ in range(10):
+        await clock.advance(10)
+        await room.tick()
+    came = await came_in(room)
+    assert len(came) > BURST
+    assert within_budget(came.values(), RATE, BURST)
+
+
 async def test_room_fair_who_has_the_number_of_somebody_forgotten_has_not_their_admission(
     redis: Connection, clocked: Scripts
 ) -> None:

@@ -72,9 +72,10 @@ local function drop_cuts(l, issued, heads)
   end
 end
 
--- How many a shard has let in of whom the room knows nothing.
+-- How many a shard has let in of whom the room knows nothing. Where it has never heard of the shard, these are
+-- all, if rounds were forgotten; in the first round they came in without one, while everybody could.
 local function late_of(l, s, came, admitted)
-  local known = call('HGET', l .. 'line', 'admitted:' .. s) or admitted - came
+  local known = call('HGET', l .. 'line', 'admitted:' .. s) or (round > 1 and 0 or admitted - came)
   return math.max(admitted - came - known, 0)
 end
 
