@@ -301,6 +301,22 @@ async def test_leases_of_long_runs_are_renewed(redis: Connection) -> None:
     assert other.came == []
 
 
+async def test_partitions_that_are_asked_at_once_give_no_more_than_there_is_room_for(
+    redis: Connection,
+) -> None:
+    queue = await make_queue(redis, msgspec.structs.replace(FAST, partitions=8, claim_idle=60))
+    await queue.add_bulk([AddJob(data=n, key=str(n)) for n in range(80)])
+    waiting = [each.backlog for each in (await queue.metrics()).partitions]
+    assert min(waiting) > 0
+    gate = Gate()
+    async with working(redis, gate.run, concurrency=2, prefetch=1):
+        await gate.until_came(2)
+        assert (await total(queue)).pending == 3, "those that run, and one that is fetched beforehand"
+        gate.opened.set()
+        await until_empty(queue)
+    assert sorted(gate.came) == list(range(80))
+
+
 async def test_what_is_not_done_at_the_end_is_handed_back(redis: Connection) -> None:
     queue = await make_queue(redis, msgspec.structs.replace(FAST, claim_idle=60))
     gate, next_one = Gate(), Gate()
