@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import java
 from tests.matrix import BINARIES, EVERY_SERVER, MATRIX, PRODUCTS, SCALE, left_out
 from toril import Connection, connect
 from toril.testing import Cluster, Server, cluster, standalone
@@ -26,8 +27,7 @@ pytest_plugins = ["toril.testing.fixtures"]
 SEED = int(os.environ.setdefault("TORIL_TEST_SEED", str(random.SystemRandom().randrange(2**32))))
 """The same in all processes that tests run in."""
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-# A JVM that lives for a minute starts with half the work, and is never as fast as it could be.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java.SHORT)
 if SCALE <= 1:  # and a storm is in the weather that there is
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark"))
 
@@ -73,12 +73,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test that carries a promise's name is marked, so that ``make storm`` finds it.
 
-    Files with such tests come first: they are the long ones, and one that is begun last is waited for.
+    Files with such tests, or with one that has a time of its own, come first: they are the long ones, and one
+    that is begun last is waited for.
     """
     for item in items:
         if any(promise in item.name for promise in PROMISES):
             item.add_marker("promise")
-    long = {item.path for item in items if item.get_closest_marker("promise")}
+    long = {
+        item.path
+        for item in items
+        if item.get_closest_marker("promise") or item.get_closest_marker("timeout")
+    }
     items.sort(key=lambda item: item.path not in long)
     if others := set(left_out(items)):
         items[:] = [item for item in items if item not in others]

@@ -31,6 +31,8 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 """Programs that run in other places (a scheduler, say): they compile here."""
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+IN_TEXT = re.compile(r"`toril ([^`]+)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -104,6 +106,33 @@ def _parse(words: list[str], line: str) -> None:
         command.make_context(command.name, words, parent=parent)
     except (click.ClickException, TorilError) as problem:
         raise AssertionError(f"{line}: {problem}") from None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_the_text_is_there_with_its_options(page: Path) -> None:
+    for said in IN_TEXT.findall(FENCED.sub("", page.read_text())):
+        _look_up(said.split(), f"toril {said}")
+
+
+def _look_up(words: list[str], said: str) -> None:
+    """A sentence may leave arguments out, and name several commands (``failed|retry``), or any (``…``)."""
+    commands: list[click.Command] = [cli]
+    while words and isinstance(group := commands[0], click.Group):
+        context = click.Context(group)
+        names = group.list_commands(context) if words[0] == "…" else words[0].split("|")
+        found = [made for name in names if (made := group.get_command(context, name)) is not None]
+        if not found and words[0].startswith("-"):
+            break
+        assert len(found) == len(names), f"{said}: there is no {words[0]}"
+        commands, words = found, words[1:]
+    known = {
+        name for one in commands for option in one.params for name in (*option.opts, *option.secondary_opts)
+    }
+    # Of `toril migrate --migrate` that is the verb.
+    free = any(one.context_settings.get("ignore_unknown_options") for one in commands)
+    for word in words:
+        if word.startswith("-") and not free:
+            assert word.partition("=")[0] in {*known, "--help"}, f"{said}: there is no {word}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -24,7 +24,7 @@ if [ -e "$lock" ]; then
     cp "$lock" "$work/dev.lock"
 fi
 "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header "$@" \
-    --group dev --extra clickhouse --extra client --extra room --extra server --extra simulate --extra spark --extra telemetry -o "$work/dev.lock" pyproject.toml
+    --group dev --extra clickhouse --extra client --extra connect --extra room --extra server --extra simulate --extra spark --extra telemetry -o "$work/dev.lock" pyproject.toml
 {
     echo "# Made by \`make lock\` from pyproject.toml: do not edit."
     sed '/^# Made by/d' "$work/dev.lock"

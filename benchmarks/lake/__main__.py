@@ -26,6 +26,8 @@ PARTS = ("archive", "history")
 MILLION = 1_000_000
 LENGTHS = (0.1, 0.3, 1.0)
 """Of history, where it is measured."""
+REPLAYS = 2
+"""Rounds of whole replays, at the most: they take minutes each."""
 
 
 @click.command()
@@ -54,6 +56,7 @@ def main(events: int, rounds: int, memory: str, folder: Path | None, only: str |
                 rows += _history(spark, Path(made_here), lengths, rounds)
         finally:
             spark.stop()
+    report.show_all(console, rows)
     if only is None:
         report.write(rows)
     console.print(f"It took {time.monotonic() - started:.0f} s.")
@@ -74,7 +77,7 @@ def _history(spark: SparkSession, folder: Path, lengths: list[int], rounds: int)
         history.grow(length)
         if place == 0:
             history.check()
-        history.measure_replays(rounds)
+        history.measure_replays(min(rounds, REPLAYS))
         if place == 1:
             compared = history.length
             for name, contest in history.contests().items():

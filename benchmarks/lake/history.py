@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from toril.lake.engine import SPANS_TYPED, Native, folded, states
 from toril.lake.lake import Lake, Record
 from toril.lake.rollups import RollupsStep
+from toril.lake.session import spread
 from toril.lake.spans import SpansStep
 from toril.lake.steps import Step
 from toril.lake.summaries import SummariesStep
@@ -41,6 +42,7 @@ WARM = 2
 """Batches before the first one that counts."""
 
 NATIVE, FOLD, BY_HAND = "native engine", "fold engine", "PySpark by hand"
+BY_HAND_ALWAYS = "PySpark by hand, right for any data"
 
 Contest = dict[str, Callable[[], DataFrame]]
 """By contestant, what is to be computed."""
@@ -155,7 +157,7 @@ class History:
         for turn in range(-1 if first else 0, rounds):
             for side in sorted(sides, reverse=bool(turn % 2)):
                 place = self._scratch / f"{length}-{side.replace(' ', '-')}"
-                with Peak() as peak:
+                with Peak() as peak, spread(lake.spark, length):
                     began = time.perf_counter()
                     sides[side]().write.format("delta").mode("overwrite").save(str(place))
                     took = time.perf_counter() - began
@@ -177,6 +179,7 @@ class History:
             "numbers, a set and a first": {
                 NATIVE: lambda: shown(Brief, spans),
                 BY_HAND: lambda: by_hand.brief(spans),
+                BY_HAND_ALWAYS: lambda: by_hand.brief_always(spans),
                 FOLD: lambda: folded(Brief, events),
             },
             "a fold in Python, in order": {
@@ -190,7 +193,7 @@ class History:
         found, sides = Readings(), list(contest)
         for turn in range(-1, rounds):
             for side in sides if turn % 2 else reversed(sides):
-                with Peak() as peak:
+                with Peak() as peak, spread(self.lake.spark, self._events):
                     began = time.perf_counter()
                     contest[side]().write.format("noop").mode("overwrite").save()
                     took = time.perf_counter() - began
@@ -221,7 +224,8 @@ class History:
     def check(self) -> None:
         """Refuse to compare what is not the same."""
         spans, events = self.lake.read(SPANS), self.lake.read(EVENTS)
-        for projection, hand in ((Brief, by_hand.brief), (TraceSummary, by_hand.summary)):
+        hands = ((Brief, by_hand.brief), (Brief, by_hand.brief_always), (TraceSummary, by_hand.summary))
+        for projection, hand in hands:
             ours, theirs = shown(projection, spans), hand(spans)
             plain = [_plain(name) for name in ours.columns]
             if different := ours.selectExpr(*plain).exceptAll(theirs.selectExpr(*plain)).take(1):

@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmarks.log.report import comparison, shown
 
 from .archive import BARE, TORIL
-from .history import ALL, BY_HAND, FOLD, NATIVE, Costs
+from .history import ALL, BY_HAND, BY_HAND_ALWAYS, FOLD, NATIVE, Costs
 from .others import ENGINES
 from .readings import Readings
 
@@ -31,6 +31,36 @@ Rows = Sequence[Mapping[str, Any]]
 def write(rows: Rows) -> None:
     """Write the comparisons where the other benchmarks have theirs."""
     RESULTS.write_text(json.dumps(list(rows), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def show_all(console: Console, rows: Rows) -> None:
+    """All comparisons in one table: above 1 a rate is higher, or a cost has grown; a target says which."""
+    table = Table(title="All of it, as ratios")
+    for name in ("measure", "Toril", "the other", "which one", "ratio", "target"):
+        table.add_column(
+            name, justify="right" if name in ("Toril", "the other", "ratio", "target") else "left"
+        )
+    for row in rows:
+        target, ratio = row["target"], row["ratio"]
+        colour = "default"
+        if target is not None:
+            colour = "green" if _met(ratio, target) else "red"
+        table.add_row(
+            row["measure"],
+            f"{row['toril']:,}",
+            f"{row['peer']:,}",
+            row["peer_name"],
+            f"[{colour}]{ratio:.2f}x[/{colour}]",
+            "" if target is None else f"{target}" if isinstance(target, str) else f"≥ {target}",
+        )
+    console.print(table)
+
+
+def _met(ratio: float, target: float | str) -> bool:
+    """Whether a target is met: a number is the least, ``≤ 1.5`` the most."""
+    if isinstance(target, str):
+        return ratio <= float(target.removeprefix("≤ "))
+    return bool(ratio >= target)
 
 
 # ---------------------------------------------------------------------------- beside others
@@ -57,11 +87,12 @@ def compare_contests(contests: Contests, events: int) -> Iterator[Mapping[str, A
         for side in (NATIVE, FOLD):
             if side not in found.rates:
                 continue
-            for peer in (BY_HAND, *ENGINES):
+            for peer in (BY_HAND, BY_HAND_ALWAYS, *ENGINES):
                 if peer not in found.rates:
                     continue
                 # Python over what was recorded is no match for columns: that is for orientation.
-                fair = peer == BY_HAND and not (side == FOLD and NATIVE in found.rates)
+                by_hand = peer in (BY_HAND, BY_HAND_ALWAYS)
+                fair = by_hand and not (side == FOLD and NATIVE in found.rates)
                 what = f"replay, events/s, {side}: {name} ({events:,} events)"
                 both = found.rate(side), found.rate(peer)
                 target = BY_HAND_TARGET if fair else None

@@ -1,6 +1,6 @@
-"""What runs on a cluster in the tests: the run job, and a replay. It says in lines how far it is.
+"""What runs on a cluster in the tests: the run job, and replays. It says in lines how far it is.
 
-``python -m tests.lake.cluster_job MASTER URL LAKE WHEEL``
+``python -m tests.lake.cluster_job MASTER URL LAKE [WHEEL]``
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.lake.spark_cluster import QUICK_START
+from tests import java
 from toril.events import AnyEvent, FoldProjection
 from toril.lake.archive import EventsStep
 from toril.lake.lake import Lake
 from toril.lake.progress import Tasks
 from toril.lake.replay import Progress, replay
-from toril.lake.run import Run
+from toril.lake.rollups import RollupsStep
+from toril.lake.run import News, Run, Wrote
 from toril.lake.session import session
 from toril.lake.source import tails
 from toril.lake.spans import SpansStep
-from toril.lake.subjects import Subject
+from toril.lake.subjects import TRACE_SUMMARY, Subject
+from toril.lake.summaries import SummariesStep
 
 
 class Slow(FoldProjection[int]):
@@ -48,6 +50,12 @@ class Says(Progress):
         print("tasks", tasks.done, tasks.of, flush=True)
 
 
+def told(news: News) -> None:
+    """Say what is written."""
+    if isinstance(news, Wrote):
+        print("wrote", news.table, flush=True)
+
+
 def where_from(batches: Iterator[Any]) -> Iterator[Any]:
     """Where a worker has Toril from."""
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -59,34 +67,36 @@ def where_from(batches: Iterator[Any]) -> Iterator[Any]:
     yield pa.RecordBatch.from_pydict({"path": [str(toril.__file__)]})
 
 
-def main(master: str, url: str, path: str, wheel: str) -> None:
-    spark = session(
-        master,
-        name="toril-cluster-test",
-        conf={
-            "spark.ui.enabled": "false",
-            "spark.submit.pyFiles": wheel,
-            "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": QUICK_START,
-            "spark.cores.max": "2",
-            "spark.executor.cores": "1",
-            "spark.sql.warehouse.dir": f"{path}-warehouse",  # else it is a folder here
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.shuffle.partitions": "6",
-            "spark.sql.adaptive.coalescePartitions.enabled": "false",
-        },
-    )
+def on_cluster(path: str, wheel: str) -> dict[str, str]:
+    """What a small session on a cluster is set to."""
+    return {
+        "spark.ui.enabled": "false",
+        "spark.submit.pyFiles": wheel,
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": java.SHORT,
+        "spark.cores.max": "2",
+        "spark.executor.cores": "1",
+        "spark.sql.warehouse.dir": f"{path}-warehouse",  # else it is a folder here
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "6",
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    }
+
+
+def main(master: str, url: str, path: str, *wheel: str) -> None:
+    spark = session(master, name="toril-cluster-test", conf=on_cluster(path, *wheel) if wheel else {})
     lake = Lake(spark, path)
     (found,) = spark.range(0, 1, 1, 1).mapInArrow(where_from, "path string").collect()
     print("from", found["path"], flush=True)
-    run = Run(lake, [EventsStep(url, until=tails(url, "log")), SpansStep()], once=True)
-    with run:
+    steps = [EventsStep(url, until=tails(url, "log")), SpansStep(), SummariesStep(), RollupsStep()]
+    with Run(lake, steps, once=True, told=told) as run:
         run.wait()
     assert not run.problems, run.problems
     print("archived", flush=True)
-    made = replay(lake, SLOW, url=url, engine="fold", progress=Says())
-    print("replayed", made.number, made.rows, flush=True)
+    for subject, engine, progress in ((SLOW, "fold", Says()), (TRACE_SUMMARY, "native", None)):
+        made = replay(lake, subject, url=url, engine=engine, progress=progress)
+        print("replayed", made.plan.name, made.rows, flush=True)
     spark.stop()
 
 

@@ -1,20 +1,24 @@
-"""One Spark session for the tests of a process."""
+"""One Spark session for the tests of a process; and a lake, and a disk that is small."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests import java
 from toril.lake.lake import Lake
 from toril.lake.session import session
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    made = session("local[2]", name="toril-tests", conf={"spark.ui.enabled": "false"})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SPARK_SUBMIT_OPTS", java.LONG)
+        made = session("local[2]", name="toril-tests", conf={"spark.ui.enabled": "false"})
     yield made
     made.stop()
 
@@ -22,3 +26,18 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path / "lake")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk that is soon full."""
+    place = tmp_path / "small"
+    place.mkdir()
+    try:
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=True, capture_output=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a small disk can be had by root alone")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)

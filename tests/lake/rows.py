@@ -1,8 +1,10 @@
-"""Rows for tables of a lake, without a log."""
+"""Rows for tables of a lake, without a log; and rows as they can be compared."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -44,3 +46,13 @@ def add_events(
     }
     made = events(lake, (batch - 1) * count, count, tenants, day=day)
     lake.append(made.repartition(files), EVENTS, Record(batch=batch, positions=upto))
+
+
+def as_texts(frame: DataFrame, without: Iterable[str] = ("batch", "recorded_day")) -> list[str]:
+    """Rows as text, in one order."""
+    names = sorted(set(frame.columns) - set(without))
+    return sorted(repr([_plain(value) for value in row]) for row in frame.select(*names).collect())
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value.items()) if isinstance(value, dict) else value

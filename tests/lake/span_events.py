@@ -71,8 +71,8 @@ def body_of(span: Span, **said: Any) -> bytes:
     return NewEvent(**{**made, **said}).to_bytes()
 
 
-Body = bytes | Span | tuple[Span, str]
-"""A body; the body that a span has; a span with the tenant that it is of."""
+Body = bytes | Span | tuple[bytes | Span, str]
+"""A body; the body that a span has; either with the tenant that it is of."""
 
 
 _TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}

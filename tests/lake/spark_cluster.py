@@ -1,4 +1,5 @@
-"""A real standalone Spark cluster on loopback, from the package: a master, and workers with a core each."""
+"""Spark as real processes on loopback, from the package: a master and workers with a core each, or a server
+of Spark Connect."""
 
 from __future__ import annotations
 
@@ -6,19 +7,23 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from pyspark.find_spark_home import _find_spark_home
 
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What a JVM is told that lives for a minute."""
+from tests import java
+from toril.connection.server import free_port
+from toril.lake.session import settings
+
+T = TypeVar("T")
 
 STARTS_WITHIN = 300.0
 """Seconds: Java on a busy machine."""
@@ -27,7 +32,7 @@ STARTS_WITHIN = 300.0
 class Daemon:
     """A process of the cluster, and all processes that it starts."""
 
-    def __init__(self, folder: Path, name: str, *args: str) -> None:
+    def __init__(self, folder: Path, name: str, *args: str, memory: str = "256m") -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         home = _find_spark_home()
@@ -36,8 +41,8 @@ class Daemon:
             "SPARK_HOME": home,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_NO_DAEMONIZE": "1",
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
+            "SPARK_DAEMON_MEMORY": memory,
+            "SPARK_DAEMON_JAVA_OPTS": java.SHORT,
             "SPARK_WORKER_DIR": str(folder / f"{name}-work"),
             "SPARK_LOCAL_DIRS": str(folder / f"{name}-local"),
             "PYSPARK_PYTHON": sys.executable,
@@ -74,10 +79,17 @@ def _die_with_parent() -> None:
 class SparkCluster:
     """A master and its workers. ``url`` is what a session takes as its master."""
 
-    def __init__(self, url: str, master: Daemon, workers: list[Daemon]) -> None:
+    def __init__(self, url: str, add_worker: Callable[[str], Daemon]) -> None:
         self.url = url
-        self.master = master
-        self.workers = workers
+        self.workers: list[Daemon] = []
+        self._add_worker = add_worker
+
+    def add_workers(self, count: int = 1) -> None:
+        """So many more; they are there when this returns."""
+        first = len(self.workers)
+        self.workers += [self._add_worker(f"worker{number}") for number in range(first, first + count)]
+        for worker in self.workers[first:]:
+            _wait(worker, "Successfully registered with master")
 
 
 @contextmanager
@@ -97,21 +109,51 @@ def spark_cluster(workers: int = 2, memory: str = "1g") -> Iterator[SparkCluster
         where = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         master = start("master", "org.apache.spark.deploy.master.Master", *where)
         url = _wait(master, r"Starting Spark master at (spark://\S+)")[1]
-        made = []
-        for number in range(workers):
-            args = ("--cores", "1", "--memory", memory, *where, url)
-            made.append(start(f"worker{number}", "org.apache.spark.deploy.worker.Worker", *args))
-        for worker in made:
-            _wait(worker, "Successfully registered with master")
-        yield SparkCluster(url, master, made)
+        worker = ("org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", memory, *where, url)
+        made = SparkCluster(url, lambda name: start(name, *worker))
+        made.add_workers(workers)
+        yield made
+
+
+@contextmanager
+def connect_server() -> Iterator[str]:
+    """A running server of Spark Connect; its address, as a session takes it."""
+    with tempfile.TemporaryDirectory(prefix="toril-connect-", ignore_cleanup_errors=True) as place:
+        port = free_port()
+        given = {
+            **settings("local[2]"),
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.ui.enabled": "false",
+            "spark.driver.extraJavaOptions": f"{java.SHORT} -Dlog4j2.level=ERROR",  # it would say too much
+        }
+        conf = [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
+        server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+        submit = ("org.apache.spark.deploy.SparkSubmit", "--class", server)
+        made = Daemon(Path(place), "connect", *submit, *conf, memory="1g")
+        try:
+            _until(made, lambda: _answers(port) or None)
+            yield f"sc://127.0.0.1:{port}"
+        finally:
+            made.kill()
 
 
 def _wait(daemon: Daemon, pattern: str) -> re.Match[str]:
+    return _until(daemon, lambda: daemon.says(pattern))
+
+
+def _until(daemon: Daemon, ready: Callable[[], T | None]) -> T:
     until = time.monotonic() + STARTS_WITHIN
-    while (found := daemon.says(pattern)) is None:
+    while (found := ready()) is None:
         if daemon.process.poll() is not None or time.monotonic() > until:
             raise AssertionError(
                 f"{daemon.name} did not start: {daemon.log.read_text(errors='replace')[-2000:]}"
             )
         time.sleep(0.1)
     return found
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False

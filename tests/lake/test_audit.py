@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.conftest import Servers, emptied
 from tests.lake.filling import with_log
+from tests.lake.shop import OPTIONS
 from tests.lake.span_events import a_span, body_of
+from tests.queue.audit import until
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.events import fold
-from toril.lake.archive import EventsStep
-from toril.lake.audit import CHECKS, Audit, audit
+from toril.lake.archive import EventsStep, Floors
+from toril.lake.audit import CHECKS, Audit, Check, LiveSummaries, audit
+from toril.lake.audit.looking import Trace
 from toril.lake.lake import Lake
 from toril.lake.report import report
 from toril.lake.rollups import RollupsStep
+from toril.lake.source import Door, Marks, tails
 from toril.lake.spans import SpansStep
 from toril.lake.steps import Step
 from toril.lake.summaries import TRACE_SUMMARIES, SummariesStep
 from toril.lake.tables import EVENTS, ROLLUPS
-from toril.log import Log
+from toril.log import Log, Partition, Retention
 from toril.log.entry import Append
+from toril.log.upkeep import trim
 from toril.pipelines.spans.summary import TraceSummary, _event_of
 from toril.pipelines.spans.tables import SpanRow
+from toril.runtime import EventSourcing
+from toril.runtime.redis import RedisBackend
+from toril.testing import standalone
 
 pytestmark = pytest.mark.timeout(900)
 
 SPANS = 40
 SUMMARY = TRACE_SUMMARIES
+UNREADABLE = "ab" * 16
 
 
 async def fill(log: Log) -> None:
@@ -44,7 +55,7 @@ async def fill(log: Log) -> None:
     ]
     appends += [Append(Aggregate("gone", "span", span.trace_id), [body_of(span)]) for span in spans[:8]]
     appends.append(
-        Append(Aggregate("t0", "span", "ab" * 16), [body_of(spans[0]).replace(b'"data"', b'"dada"')])
+        Append(Aggregate("t0", "span", UNREADABLE), [body_of(spans[0]).replace(b'"data"', b'"dada"')])
     )
     for result in await log.append_many(appends):
         assert not isinstance(result, BaseException)
@@ -55,6 +66,9 @@ def folded(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]
     """What the live class says of traces of :func:`fill`."""
     made: list[tuple[int, dict[str, Any]] | None] = []
     for row in rows:
+        if row["trace_id"] == UNREADABLE:
+            made.append((1, {"spans": 1}))
+            continue
         mine = [
             (place, span)
             for place, span in enumerate(map(a_span, range(SPANS)))
@@ -81,6 +95,29 @@ def folded(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]
     return made
 
 
+class Folded:
+    """A live store that has processed all of :func:`fill`."""
+
+    states = staticmethod(folded)
+
+    def positions(self) -> Marks:
+        return {"00": (1000, "9-9"), "01": (1000, "9-9")}
+
+    def waiting(self, traces: Sequence[Trace]) -> list[bool]:
+        return [False for _ in traces]
+
+    def traces(self) -> Iterator[Sequence[Trace]]:
+        yield [
+            {"tenant": f"t{place % 2}", "trace_id": span.trace_id}
+            for place, span in enumerate(map(a_span, range(SPANS)))
+        ]
+        yield []
+        yield [{"tenant": "t0", "trace_id": UNREADABLE}]
+
+    def firsts(self, traces: Sequence[Trace]) -> list[tuple[str, int] | None]:
+        return [("00", 1) for _ in traces]
+
+
 def kinds(found: Audit) -> dict[str, set[str]]:
     return {check.name: {one.kind for one in check.findings} for check in found.checks if check.findings}
 
@@ -94,7 +131,7 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
         step.prepare(lake)
         assert step.once(lake) is not None
     told: list[str] = []
-    found = audit(lake, url=url, live=folded, told=lambda _, __, what: told.append(what))
+    found = audit(lake, url=url, live=Folded(), told=lambda _, __, what: told.append(what))
     assert kinds(found) == {}
     assert found.ok
     assert told == [*CHECKS, ""]
@@ -102,6 +139,8 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
     assert all(check.looked for check in found.checks)
     ordinals = next(check for check in found.checks if check.name == "ordinals")
     assert ordinals.notes == ["8 places are empty: their tenants were erased"]
+    live = next(check for check in found.checks if check.name == "live")
+    assert live.notes == ["1 traces are live, and in the lake's quarantine"]
     # The archive has noted them: it is known when the log has let go of them, too.
     (alone,) = audit(lake, log=None, only=["ordinals"]).checks
     assert (alone.findings, alone.notes) == ([], ordinals.notes)
@@ -126,7 +165,7 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
     spark.sql(
         f"UPDATE {lake.sql_name(ROLLUPS)} SET errors = errors + 1 WHERE grain = 'minute' AND tenant = 't0'"
     )
-    damaged = audit(lake, url=url, live=folded)
+    damaged = audit(lake, url=url, live=Folded())
     assert not damaged.ok
     seen = kinds(damaged)
     assert seen["versions"] >= {"version twice"}
@@ -146,6 +185,162 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
         assert title in text
         assert not re.search(r"https?://|src=|href=|<script|@import|url\(", text)
     assert trace["trace_id"] in report(damaged)
+
+
+def ingestion(url: str) -> EventSourcing:
+    """A program that has live summaries."""
+    sourcing = EventSourcing(url, partitions=2, options=OPTIONS)
+    builder = sourcing.register_pipeline().with_name("span_ingestion").with_aggregate_type("span")
+    builder.with_projection("trace_summary", None, TraceSummary).build()
+    return sourcing
+
+
+def process(url: str) -> None:
+    """Have the live summaries process all there is."""
+
+    async def work() -> None:
+        sourcing = ingestion(url)
+        async with sourcing, sourcing.worker(upkeep=False):
+            service = sourcing.pipelines["span_ingestion"].service
+
+            async def done() -> bool:
+                return (await service.standing("trace_summary")).behind == 0
+
+            await until(done, "all to be processed")
+
+    asyncio.run(work())
+
+
+@contextmanager
+def asked(url: str) -> Iterator[LiveSummaries]:
+    """The live summaries."""
+    with Door(url, "log") as door:
+        sourcing = ingestion(url)
+        door.do(sourcing.__aenter__())
+        try:
+            assert isinstance(sourcing.backend, RedisBackend)
+            service = sourcing.pipelines["span_ingestion"].service
+            yield LiveSummaries(door, service, sourcing.backend, "trace_summary")
+        finally:
+            door.do(sourcing.__aexit__(None, None, None))
+
+
+def trace(number: int) -> Aggregate:
+    return Aggregate("acme", "span", f"{number:032x}")
+
+
+def record(url: str, traces: Sequence[int], spans: int = 4) -> None:
+    """More spans of traces."""
+
+    async def work(log: Log) -> None:
+        for number in traces:
+            made = [a_span(span, trace_id=trace(number).id) for span in range(spans)]
+            await log.append(trace(number), [body_of(span) for span in made])
+
+    with_log(url, work, partitions=2)
+
+
+def feed(lake: Lake, url: str) -> None:
+    """All that is in the log, into all tables but the last."""
+    steps: list[Step] = [EventsStep(url), SpansStep(), SummariesStep()]
+    for step in steps:
+        step.prepare(lake)
+        while step.once(lake) is not None:
+            pass
+        step.close(lake)
+
+
+def trim_all(url: str) -> None:
+    """Let the log go all there is, with nobody having archived it."""
+
+    async def work(log: Log) -> None:
+        early = Floors(log, "early")
+        await early.standing()
+        await early.move(ends)
+        await log.choose_retention(Retention.archived_by("early"))
+        assert (await trim(log)).removed > 0
+        await log.retire("early")
+        await log.choose_retention(Retention.keep_all())
+
+    ends = tails(url, "log")
+    with_log(url, work)
+
+
+def set_back(url: str, number: int, checkpoint: str) -> None:
+    """Let the live processor be back in time with one trace."""
+
+    async def work(log: Log) -> None:
+        home = log.store((await log.layout()).current.of(trace(number)))
+        key = home.keys.aggregate(trace(number).key)
+        await log.redis.command("HSET", key, "c:span_ingestion/trace_summary", checkpoint)
+
+    with_log(url, work)
+
+
+OLD, LATER = range(1, 11), range(20, 30)
+"""Traces from before the archive, and from after it began."""
+
+
+def test_what_is_no_loss_is_noted_and_what_is_one_is_found(lake: Lake) -> None:
+    """An archive that began late; live ahead, behind, lacking events; traces that only live or lake has."""
+    with standalone({"stream-node-max-entries": 5}) as server:
+        _noted_or_found(server.url, lake)
+
+
+def _noted_or_found(url: str, lake: Lake) -> None:
+    def looked() -> dict[str, Check]:
+        with asked(url) as live:
+            found = audit(lake, url=url, only=["versions", "ordinals", "live"], live=live)
+        return {check.name: check for check in found.checks}
+
+    record(url, OLD)
+    process(url)
+    trim_all(url)
+    record(url, [1, 2, *LATER])
+    process(url)
+    feed(lake, url)
+    began = lake.last(EVENTS).began
+    assert sum(began.values()) > 20
+    record(url, [20, 40], spans=1)  # which live has not processed, and the lake has
+    feed(lake, url)
+    assert lake.last(EVENTS).began == began
+    found = looked()
+    assert [check.findings for check in found.values()] == [[], [], []]
+    assert found["ordinals"].notes == [
+        f"{sum(began.values())} places are from before the archive: the log had been trimmed when it began"
+    ]
+    assert re.match(r"\d aggregates are older than the archive", found["versions"].notes[0])
+    notes = "; ".join(found["live"].notes)
+    assert "2 traces are further in the lake: the live processor has not read all that the lake has" in notes
+    assert "traces are live, and older than the archive" in notes
+    assert "traces are at a later version live" in notes
+
+    process(url)
+    record(url, [21, 41], spans=1)
+    process(url)
+    set_back(url, 22, "p3 x 0")
+    set_back(url, 23, "f3 x 0")
+    spark, events = lake.spark, lake.sql_name(EVENTS)
+    spark.sql(f"DELETE FROM {lake.sql_name(SUMMARY)} WHERE trace_id = '{trace(24).id}'")
+    spark.sql(f"DELETE FROM {events} WHERE aggregate_id = '{trace(25).id}' AND version = 2")
+    name = max(began)
+    first = f"log_partition = {Partition.parse(name).number} AND ordinal = {began[name] + 1}"
+    spark.sql(f"DELETE FROM {events} WHERE {first}")
+    found = looked()
+    assert {one.kind: one.count for check in found.values() for one in check.findings} == {
+        "version missing": 1,
+        "place missing": 2,
+        "live has fewer events": 1,
+        "only live": 1,
+    }
+    samples = {one.kind: one.samples for check in found.values() for one in check.findings}
+    assert {"partition": name, "ordinal": began[name] + 1} in samples["place missing"]
+    who = {"tenant": "acme", "trace_id": trace(22).id, "version": 4}
+    assert samples["live has fewer events"] == [{**who, "live": 3}]
+    assert samples["only live"] == [{**who, "trace_id": trace(24).id}]
+    notes = "; ".join(found["live"].notes)
+    assert "1 traces have an event live that is tried again, or waits for a person" in notes
+    assert "1 traces are live, and the lake has not read their first event yet" in notes
 
 
 def test_bad_input_is_refused(lake: Lake) -> None:

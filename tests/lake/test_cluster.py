@@ -1,10 +1,12 @@
-"""A real standalone cluster, with Toril from its wheel: the run job and a replay, while a worker is lost."""
+"""Spark elsewhere, for real: a standalone cluster that has Toril from its wheel and loses workers, and a
+server of Spark Connect. Both run the job with all its tables, and replays by both engines."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,19 @@ import pytest
 from tests.conftest import Servers, emptied
 from tests.lake.cluster_job import Slow
 from tests.lake.filling import with_log
+from tests.lake.rows import as_texts
 from tests.lake.shop import Shop, during, states
 from tests.lake.span_events import a_span, body_of
-from tests.lake.spark_cluster import spark_cluster
+from tests.lake.spark_cluster import connect_server, spark_cluster
 from toril.aggregate import Aggregate
 from toril.lake.generations import find, read
 from toril.lake.lake import Lake
-from toril.lake.tables import EVENTS, SPANS
+from toril.lake.rollups import rollups_of
+from toril.lake.summaries import TRACE_SUMMARIES, summaries_of
+from toril.lake.tables import EVENTS, ROLLUPS, SPANS
 from toril.log import Append, Log
+
+pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
 BASKETS, PRICES, TRACED = 40, 12, 30
@@ -34,10 +41,9 @@ async def trace(log: Log) -> None:
         assert not isinstance(result, BaseException)
 
 
-@pytest.mark.timeout(900)
-def test_a_cluster_runs_the_job_and_a_replay_and_survives_the_loss_of_a_worker(
-    servers: Servers, lake: Lake, tmp_path: Path
-) -> None:
+@pytest.fixture
+def url(servers: Servers) -> str:
+    """A log with baskets and spans."""
     url = emptied(servers.get("valkey-standalone")).url
     shop = Shop(url)
 
@@ -47,34 +53,65 @@ def test_a_cluster_runs_the_job_and_a_replay_and_survives_the_loss_of_a_worker(
 
     during(shop, trade)
     with_log(url, trace)
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    package = shutil.copy(wheel, tmp_path / "toril.zip")  # Spark looks at the ending
-    killed = False
-    lines: list[str] = []
-    with spark_cluster(2) as cluster:
-        command = [sys.executable, "-m", "tests.lake.cluster_job", cluster.url, url, lake.path, str(package)]
-        errors = tmp_path / "errors.txt"  # not a pipe: nobody would read it meanwhile, and Spark may say much
-        with (
-            errors.open("wb") as told,
-            subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=told) as job,
-        ):
-            assert job.stdout is not None
-            for line in job.stdout:
-                lines.append(line.strip())
-                if line.startswith("tasks") and not killed:
-                    cluster.workers[0].kill()
-                    killed = True
+    return url
+
+
+def run_job(folder: Path, *args: str) -> Iterator[str]:
+    """What the job says, line by line; an error where it fails."""
+    errors = folder / "errors.txt"  # not a pipe: nobody would read it meanwhile, and Spark may say much
+    command = [sys.executable, "-m", "tests.lake.cluster_job", *args]
+    with (
+        errors.open("wb") as told,
+        subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=told) as job,
+    ):
+        assert job.stdout is not None
+        yield from map(str.strip, job.stdout)
     assert job.returncode == 0, errors.read_text(errors="replace")[-3000:]
-    assert killed, lines
-    assert "toril.zip" in lines[0], "workers have it from the wheel"
-    assert lines[-1] == f"replayed 1 {BASKETS}"
+
+
+def check(lake: Lake, lines: list[str]) -> None:
+    """Every table is what one piece makes of it, and the replays are whole."""
+    traces = len({a_span(number).trace_id for number in range(TRACED)})
+    assert [line for line in lines if line.startswith("replayed")] == [
+        f"replayed generations/shop/slow/1 {BASKETS}",
+        f"replayed generations/span_ingestion/trace_summary/1 {traces}",
+    ]
     assert lake.read(EVENTS).count() == BASKETS * PRICES + TRACED
-    assert sorted(row[0] for row in lake.read(SPANS).select("span_id").collect()) == sorted(
+    spans = lake.read(SPANS)
+    assert sorted(row[0] for row in spans.select("span_id").collect()) == sorted(
         a_span(number).span_id for number in range(TRACED)
     )
+    assert as_texts(lake.read(TRACE_SUMMARIES)) == as_texts(summaries_of(spans))
+    assert as_texts(lake.read(ROLLUPS)) == as_texts(rollups_of(spans))
     found = states(read(lake, find(lake, "shop/slow", 1)))
     assert {key: Slow().decode(state) for key, (_, state) in found.items()} == {
         f"acme:b{number}": sum(range(number, number + PRICES)) for number in range(BASKETS)
     }
+
+
+def test_a_cluster_runs_the_job_and_replays_and_survives_the_loss_of_a_worker_in_each(
+    url: str, lake: Lake, tmp_path: Path
+) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    package = shutil.copy(wheel, tmp_path / "toril.zip")  # Spark looks at the ending
+    lost: list[str] = []
+    lines: list[str] = []
+    with spark_cluster(2) as cluster:
+        for line in run_job(tmp_path, cluster.url, url, lake.path, str(package)):
+            lines.append(line)
+            for what in ("wrote events", "tasks"):  # in the middle of the job, and of a replay
+                if line.startswith(what) and what not in lost:
+                    cluster.workers[len(lost)].kill()
+                    lost.append(what)
+                    cluster.add_workers()
+    assert lost == ["wrote events", "tasks"], lines
+    assert "toril.zip" in lines[0], "workers have it from the wheel"
+    check(lake, lines)
+
+
+def test_a_server_of_spark_connect_runs_the_job_and_replays(url: str, lake: Lake, tmp_path: Path) -> None:
+    with connect_server() as server:
+        lines = list(run_job(tmp_path, server, url, lake.path))
+    check(lake, lines)

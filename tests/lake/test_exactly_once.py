@@ -16,7 +16,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -24,9 +24,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tests.conftest import SCALE
+from tests.lake.rows import as_texts
 from tests.lake.span_events import a_span, body_of
 from tests.lake.victim import Settings
 from tests.waiting import until
@@ -290,9 +291,8 @@ async def test_exactly_once_whatever_dies_while_events_flow(
             job = Job(Settings(url=nodes.url, lake=str(path)))
             async with meanwhile(watch(Log(another), path)):
                 async with meanwhile(produce(log, rng, path)):
-                    kinds = ["files", "workers", *(rng.choice(["all", "driver"]) for _ in range(KILLS))][
-                        :KILLS
-                    ]
+                    whose = rng.sample(["all", "driver"], 2)
+                    kinds = (["files", "workers", *whose] * KILLS)[:KILLS]
                     rng.shuffle(kinds)
                     for place, kind in enumerate(kinds):
                         if not job.there:
@@ -359,20 +359,10 @@ def check_tables(lake: Lake, there: list[tuple[int, int, bytes]]) -> None:
     assert lake.read(QUARANTINE).count() == refused
     spans, summaries, rollups = (lake.read(table) for table in (SPANS, TRACE_SUMMARIES, ROLLUPS))
     assert spans.count() == readable
-    assert rows_of(spans) == rows_of(spans_of(events))
-    assert rows_of(summaries) == rows_of(summaries_of(spans))
-    assert rows_of(rollups) == rows_of(rollups_of(spans))
+    assert as_texts(spans) == as_texts(spans_of(events))
+    assert as_texts(summaries) == as_texts(summaries_of(spans))
+    assert as_texts(rollups) == as_texts(rollups_of(spans))
     by_grain = {row[0]: row[1] for row in rollups.groupBy("grain").agg({"spans": "sum"}).collect()}
     assert by_grain == dict.fromkeys(("minute", "hour", "day"), readable)
     (row,) = summaries.agg({"spans": "sum"}).collect()
     assert row[0] == readable
-
-
-def rows_of(frame: DataFrame, without: Iterable[str] = ("batch", "recorded_day")) -> list[str]:
-    """Rows as text, in one order."""
-    names = sorted(set(frame.columns) - set(without))
-    return sorted(repr([_plain(value) for value in row]) for row in frame.select(*names).collect())
-
-
-def _plain(value: Any) -> Any:
-    return sorted(value.items()) if isinstance(value, dict) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -233,21 +232,6 @@ def test_a_path_that_cannot_be_written_to_is_said_in_words(spark: SparkSession, 
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(LakeError, match="counts cannot be written to by this user; nothing was changed"):
         Lake(spark, tmp_path / "file" / "lake").ensure(COUNTS)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk that is soon full."""
-    place = tmp_path / "small"
-    place.mkdir()
-    try:
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)], check=True, capture_output=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("a small disk can be had by root alone")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_a_full_disk_is_said_in_words_and_the_table_is_as_it_was(

@@ -148,7 +148,7 @@ def test_live_is_batch_for_late_shuffled_doubled_and_failing_spans(
         tenant, _, trace_id = min(rows).partition(":")
         await asyncio.to_thread(lake.spark.sql, f"DELETE FROM {table} WHERE aggregate_id = '{trace_id}'")
         found = await compared(made["fold"])
-        assert len(rows) < found.compared <= len(rows) + 5
+        assert len(rows) < found.compared <= len(traffic.traces)  # of some, the first spans were refused
         (only,) = found.differences
         assert (only.kind, only.count, found.equal) == ("only in other", 1, found.compared - 1)
         assert [(one.tenant, one.aggregate_id) for one in only.samples] == [(tenant, trace_id)]

@@ -11,9 +11,10 @@ from deltalake import DeltaTable
 
 from tests.lake.rows import add_events
 from toril.errors import InvalidValue
-from toril.lake.files import HadoopFiles, LocalFiles, files_of, tables_in
+from toril.lake.files import files_of, tables_in
 from toril.lake.lake import Lake
 from toril.lake.maintain import condition_of, maintain, small_files
+from toril.lake.storage import HadoopFiles, LocalFiles
 from toril.lake.tables import EVENTS
 
 

@@ -6,13 +6,15 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 
 import toril.runtime.generations
-from tests.lake.shop import Basket, BasketInCents, Shop, Worth, archive, folded
+from tests.conftest import Servers, emptied
+from tests.lake.shop import Basket, BasketInCents, Shop, Worth, archive, during, folded
 from tests.queue.audit import until
 from toril.events.errors import ConfigurationError
 from toril.lake.archive import GROUP
@@ -65,6 +67,46 @@ class Dies(Progress):
         self._step("ready")
 
 
+class Resumes(Progress):
+    """Lets a paused processor go on when a promotion comes to a step."""
+
+    def __init__(self, trade: Trade, name: str, at: str) -> None:
+        self._trade = trade
+        self._name = name
+        self._at = at
+        self.told: list[str] = []
+        self._resuming: asyncio.Task[None] | None = None
+
+    def _step(self, step: str) -> None:
+        self.told.append(step)
+        if step == self._at and self._resuming is None:
+            resume = self._trade.shop.pipeline.service.resume(self._name)
+            self._resuming = asyncio.get_running_loop().create_task(resume)
+
+    def behind(self, standing: GenerationStanding, runs: bool) -> None:
+        assert (standing.state, runs) == ("catching up", True)
+        self._step("behind")
+
+    def ready(self, standing: GenerationStanding) -> None:
+        assert standing.state == "ready"
+        self._step("ready")
+
+
+class FallsBehind(Resumes):
+    """Much is bought at the moment when a generation has caught up."""
+
+    def ready(self, standing: GenerationStanding) -> None:
+        if "ready" not in self.told:
+            with ThreadPoolExecutor(1) as thread:  # nothing else can run meanwhile
+                thread.submit(self._buy).result()
+        super().ready(standing)
+
+    def _buy(self) -> None:
+        shop = Shop(self._trade.shop.url)
+        during(shop, lambda: shop.buy("b0", *[1] * 50))
+        self._trade.bought["acme:b0"] += [1] * 50
+
+
 class Trade:
     """Live traffic, and readers that look all the time."""
 
@@ -74,6 +116,8 @@ class Trade:
         self.bought: dict[str, list[int]] = defaultdict(list)
         self.seen: list[bool] = []
         """Of each look, whether it was of prices in cents."""
+        self.versions: dict[str, int] = {}
+        """How far baskets of acme were when they were last looked at."""
 
     async def buy(self, times: int = 1) -> None:
         for _ in range(times):
@@ -83,11 +127,16 @@ class Trade:
             self.bought[f"{tenant}:{basket}"] += prices
 
     async def look(self) -> None:
-        """All that one answer has is of one generation."""
+        """All that one answer has is of one generation, and none of it is older than in the answer before."""
         service = self.shop.pipeline.service
+        before = dict(self.versions)
         found = await service.get_projections(
             "basket", "acme", [name for of, name in BASKETS if of == "acme"]
         )
+        self.versions |= {name: its.version for name, its in found.items()}
+        back = {name: (at, self.versions[name]) for name, at in before.items() if self.versions[name] < at}
+        assert not back, "back in time"
+        assert before.keys() <= found.keys()
         kinds = {its.state["sum"] >= 100 * its.state["events"] for its in found.values() if its.version}
         assert len(kinds) <= 1, "a mixture of two generations"
         self.seen += kinds
@@ -126,6 +175,21 @@ class Trade:
             found[key] = (its.version, work.projection.encode(its.state))
         return found
 
+    async def behind(self, name: str) -> int:
+        """Events that a processor has not processed."""
+        return (await self.shop.pipeline.service.standing(name)).behind
+
+    async def stop(self, name: str, other: str) -> None:
+        """Pause a processor, and trade until it is behind another one."""
+        await self.shop.pipeline.service.pause(name)
+
+        async def stands_still() -> bool:
+            await self.buy()
+            await self.done(other)
+            return await self.behind(name) >= 10
+
+        await until(stands_still, f"{name} to be paused")
+
     async def done(self, *names: str) -> None:
         async def is_done() -> bool:
             standings = [await self.shop.pipeline.service.standing(name) for name in names]
@@ -144,6 +208,7 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
     url: str, lake: Lake, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toril.runtime.generations, "AT_ONCE", 7)
+    monkeypatch.setattr(toril.runtime.generations, "LEVEL_WITHIN", 60.0)
     shop = Shop(url, both=True)
     trade = Trade(shop, rng)
     subject = shop.subjects["shop/basket"]
@@ -173,7 +238,12 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
                 if step == "behind":
                     await its.resume("basket@2")
                 assert await its.current("basket") == "basket"
-            done = await promote(lake, made, its, url=url)
+            # It is let draw level: what readers have seen, they see.
+            await its.pause("basket@2")
+            await until(lambda: _is_behind(trade, "basket@2", 30), "the new generation to be behind")
+            resumes = Resumes(trade, "basket@2", at="ready")
+            done = await promote(lake, made, its, url=url, progress=resumes)
+            assert resumes.told == ["ready"]
             before = len(trade.seen)
             assert (done.number, done.before, done.loaded.placed) == (2, 1, 0), "they had come before"
             await until(lambda: _seen(trade, before + 5), "some more looks")
@@ -199,7 +269,14 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
         assert trade.seen[-1:] == [False]
         with pytest.raises(LakeError, match="none before it is there"):
             await take_back(its, "basket")
-        await promote(lake, made, its, url=url)
+        # One that falls behind at the last moment is waited for once more.
+        await trade.stop("basket@2", "basket")
+        falls = FallsBehind(trade, "basket@2", at="behind")
+        within = await trade.behind("basket@2") + 10
+        await promote(lake, made, its, url=url, within=within, progress=falls)
+        assert falls.told[:2] == ["ready", "behind"]
+        assert falls.told.count("ready") == 2
+        await trade.look()
         assert await retire(None, None, its, "basket", 1) == len(trade.bought) + 1
         await trade.buy(10)
         await trade.done("basket@2")
@@ -234,6 +311,49 @@ def a_part(lake: Lake, of: Generation, tenant: str) -> Generation:
 
 async def _seen(trade: Trade, count: int) -> bool:
     return len(trade.seen) >= count
+
+
+async def _is_behind(trade: Trade, name: str, count: int) -> bool:
+    return await trade.behind(name) >= count
+
+
+def test_what_is_taken_back_draws_level_if_workers_run_it(
+    servers: Servers, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toril.runtime.generations, "LEVEL_WITHIN", 60.0)
+    shop = Shop(emptied(servers.get("valkey-standalone")).url, both=True)
+    trade = Trade(shop, rng)
+
+    async def run() -> None:
+        its = shop.pipeline.service
+        await its.generations.reserve("basket", 2)
+        await its.generations.load("basket", 2, [])
+        async with shop.sourcing.worker(upkeep=False):
+            await trade.buy(60)
+            await trade.done("basket", "basket@2")
+            assert await its.generations.switch("basket", 2) == 1
+            async with trade.going_on():
+                await its.pause("basket")
+                await until(lambda: _is_behind(trade, "basket", 30), "the one before to be behind")
+                taking = asyncio.create_task(take_back(its, "basket"))
+                looked = len(trade.seen)
+                await until(lambda: _seen(trade, looked + 3), "some more looks")
+                assert not taking.done()
+                await its.resume("basket")
+                assert await taking == (1, 2)
+                looked = len(trade.seen)
+                await until(lambda: _seen(trade, looked + 3), "some more looks")
+            assert (trade.seen[0], trade.seen[-1]) == (True, False)
+            await its.generations.switch("basket", 2)
+            await trade.stop("basket", "basket@2")
+            await trade.look()
+        # Nobody runs it: it is seen as it is, at once.
+        async with asyncio.timeout(30):
+            assert await take_back(its, "basket") == (1, 2)
+        with pytest.raises(AssertionError, match="back in time"):
+            await trade.look()
+
+    during(shop, run)
 
 
 def test_once_per_state_when_a_new_projection_is_filled_from_the_beginning(

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from tests.lake.span_events import a_span, archive, body_of
 from toril.cli.main import cli
+from toril.cli.show import errors
 from toril.errors import InvalidValue
 from toril.events import Upcasters
 from toril.lake import quarantine
@@ -99,7 +100,7 @@ def _killed(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_some_of_what_waits_can_be_chosen(lake: Lake) -> None:
+def test_some_of_what_waits_can_be_chosen(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     SpansStep().prepare(lake)
     archive(lake, [b"nonsense", body_of(a_span(1), schema_version=2), body_of(a_span(2, kind=7))])
     SpansStep().once(lake)
@@ -117,8 +118,12 @@ def test_some_of_what_waits_can_be_chosen(lake: Lake) -> None:
     }
     made = {"tried": 3, "read": 0, "refused": 3, "reasons": reasons, "dry_run": True}
     assert msgspec.json.decode(said.stdout) == made
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(errors, "is_interactive", True)  # it was made without a terminal
     told = CliRunner().invoke(cli, [*at, "--tenant", "other"], catch_exceptions=False)
     assert "Nothing of that kind is in quarantine." in told.stdout
+    assert "reading" in told.stderr
     refused = CliRunner().invoke(cli, ["lake", "requeue", "--lake", f"{lake.path}/none"])
     assert isinstance(refused.exception, LakeError)
     assert "there is no table quarantine" in str(refused.exception)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,8 @@ def test_a_replay_is_of_all_events_up_to_the_cut_and_of_none_after(url: str, lak
         ({"00": (ordinal + 10_000, ident)}, "it is in the future: the last event of partition 00 is"),
         ({"77": (1, ident)}, "has no such partition"),
         ({"00": (-1, ident)}, "an ordinal from 0"),
+        ({"00": (ordinal, "5-5")}, f"cut 00 '{ordinal}@5-5' .* event {ordinal} .* has the id {ident}"),
+        ({**half_way, "00": (ordinal - 1, ident)}, f"event {ordinal - 1} .* has the id"),
     ):
         with pytest.raises(InvalidValue, match=rule):
             replay(lake, subject, url=url, cut=wrong)
@@ -114,6 +117,27 @@ class Stops(Progress):
 
     def wrote(self, portion: int) -> None:
         raise Interrupted(portion)
+
+
+class Begins(Progress):
+    """Says which generation it is, and ends it before it has begun."""
+
+    def began(self, plan: Plan, events: int, done: int) -> None:
+        assert events > done
+        raise Interrupted(f"generation {plan.number}")
+
+
+def priced(base: type[Basket]) -> Basket:
+    """A projection whose own code is the same, whatever it is based on."""
+
+    class Priced(base):  # type: ignore[misc, valid-type]
+        """As its base says."""
+
+    return Priced()
+
+
+class Dearer(Basket):
+    times = 2
 
 
 class Watches(Progress):
@@ -147,6 +171,10 @@ def test_a_replay_that_was_stopped_is_taken_up_where_it_was(url: str, lake: Lake
     cents = Shop(url, both=True).subjects[NAME]
     other = replay(lake, cents, url=url)
     assert (other.number, states(read(lake, other))) == (3, folded(BasketInCents(), joined(first, second)))
+    for base, number in ((Basket, 4), (Basket, 4), (Dearer, 5), (Basket, 4)):
+        changed = replace(shop.subjects[NAME], projection=priced(base))
+        with pytest.raises(Interrupted, match=f"generation {number}$"):
+            replay(lake, changed, url=url, progress=Begins())
     watches = Watches()
     made = replay(lake, shop.subjects[NAME], url=url, progress=watches)
     assert (watches.plan, watches.done_before) == (stopped.plan, 1)

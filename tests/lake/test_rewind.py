@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Never
 
 import pytest
+from click.testing import CliRunner
+from pyspark.sql.functions import expr, lit
 
 from tests.conftest import Servers, emptied
 from tests.lake.filling import everything, with_log
+from tests.lake.rows import add_events
 from tests.lake.shop import Shop, during
 from toril import connect
+from toril.cli.careful import Refused
+from toril.cli.main import cli
 from toril.errors import InvalidValue
 from toril.lake import rewind as rewinding
 from toril.lake.archive import EventsStep
 from toril.lake.errors import LakeError, SourceDiverged
-from toril.lake.files import Files, files_of
+from toril.lake.files import files_of
 from toril.lake.lake import Lake
 from toril.lake.rewind import LOST, rewind
-from toril.lake.runs import Runs
+from toril.lake.runs import RUNS, Runs
 from toril.lake.source import tails
 from toril.lake.spans import SpansStep
+from toril.lake.storage import Files
 from toril.lake.tables import EVENTS, QUARANTINE, SPANS
 
 BASKETS = [f"b{number}" for number in range(12)]
@@ -105,10 +112,16 @@ def test_a_partition_that_a_failover_has_set_back_goes_on_after_a_rewind(
             rewind(lake, name, url=url)
     assert not lake.exists(QUARANTINE)
     assert lake.last(EVENTS) == others
-    done = rewind(lake, name, url=url)
-    assert (done.partition, done.lost, done.removed) == (name, 2, [])
+    command = ["lake", "rewind", name, "--url", url, "--lake", lake.path, "--json"]
+    asked = CliRunner().invoke(cli, command)
+    assert isinstance(asked.exception, Refused), "nobody can be asked, and nobody said --yes"
+    assert lake.last(EVENTS) == others
+    done = json.loads(CliRunner().invoke(cli, [*command, "--yes"], catch_exceptions=False).stdout)
+    assert (done["partition"], done["lost"], done["removed"]) == (name, 2, [])
     assert not lake.exists(SPANS)
-    assert places(lake, LOST.name) == [place for place in lost if place[:2] in _after(name, done.to.ordinal)]
+    last = int(done["to"].partition("@")[0])
+    assert places(lake, LOST.name) == [place for place in lost if place[:2] in _after(name, last)]
+    assert runs.last(1)[0].what == "rewind"
     assert archived(lake, url) == {}
     there = with_log(url, everything)
     assert places(lake, EVENTS.name) == sorted(
@@ -116,6 +129,32 @@ def test_a_partition_that_a_failover_has_set_back_goes_on_after_a_rewind(
     )
     with pytest.raises(LakeError, match="has lost nothing"):
         rewind(lake, name, url=url)
+
+
+def test_a_rewind_is_refused_beside_a_run_however_long_ago_that_began(lake: Lake) -> None:
+    """Upkeep was noted many times since; and of one that was killed elsewhere, only a person knows that."""
+    add_events(lake, 1, 4, ["acme"])
+    runs = Runs(lake)
+    begun = runs.begin("run", {})
+    others = lake.read(RUNS).withColumns({"what": lit("maintain"), "outcome": lit("done")})
+    many = others.crossJoin(lake.spark.range(30)).withColumn("run", expr("concat('3', run, id)")).drop("id")
+    many.withColumn("started_at", expr("started_at + 1")).write.format("delta").mode("append").save(
+        lake.place(RUNS)
+    )
+    lake.spark.sql(f"UPDATE {lake.sql_name(RUNS)} SET host = 'elsewhere', pid = 1").collect()
+    assert begun.run not in [one.run for one in runs.last()]
+    with pytest.raises(LakeError, match=f"run {begun.run} is under way .process 1 on elsewhere.*--force"):
+        rewind(lake, "77", url=None)
+    command = ["lake", "rewind", "77", "--yes", "--lake", lake.path, "--json"]
+    refused = CliRunner().invoke(cli, command)
+    assert isinstance(refused.exception, LakeError)
+    forced = CliRunner().invoke(cli, [*command, "--force"])
+    assert isinstance(forced.exception, InvalidValue), "it went on, up to the next thing that is wrong"
+    second, first = runs.last(2)
+    assert (first.what, first.outcome, first.arguments["force"]) == ("rewind", "failed", False)
+    assert (second.what, second.outcome, second.arguments["force"]) == ("rewind", "failed", True)
+    assert "one that the lake has events of" in (second.problem or "")
+    assert [one.run for one in runs.running("run")] == [begun.run]
 
 
 class _Cut(Exception):

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tests.conftest import Servers, emptied
 from toril import connect
 from toril.aggregate import Aggregate
+from toril.cli.lake.target import ui
 from toril.cli.main import cli
 from toril.lake.archive import GROUP, EventsStep
-from toril.lake.errors import LakeError
+from toril.lake.errors import LakeError, NoRoom, OtherWriter
 from toril.lake.lake import Lake, Record
+from toril.lake.problems import no_room, passing
 from toril.lake.run import Failed, LeftAlone, News, Retries, Run, Wrote
 from toril.lake.runs import Runs
 from toril.lake.source import tails
@@ -63,6 +67,16 @@ class Broken(Step):
         if self.left >= 0:
             lake.spark.sql("SELECT raise_error('[DELTA_CONCURRENT_APPEND] another was first')").collect()
         raise LakeError("it does not work")
+
+
+class Patient(Broken):
+    """The same, and before that another was first so many times."""
+
+    def prepare(self, lake: Lake) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise OtherWriter("another was first")
+        super().prepare(lake)
 
 
 @pytest.fixture
@@ -183,10 +197,19 @@ def test_another_lake_under_the_same_name_is_refused_and_nothing_is_changed(
     run_once(lake, url)
     stood = floors(url)
     other = Lake(lake.spark, tmp_path / "other")
-    run, _ = run_once(other, url)
+    run, _ = run_once(other, url, PlacesStep())
     assert len(run.problems) == 1
     assert "another lake" in run.problems[0]
     assert places(other) == []
+    assert not other.exists(PLACES), "what it would be fed from was never ready"
+    assert floors(url) == stood
+    # Without --once as well: a service that does not do what it is for is to end.
+    command = ["lake", "run", "--url", url, "--lake", other.path, "--json"]
+    ended = CliRunner().invoke(cli, command, catch_exceptions=False)
+    assert ended.exit_code == 1
+    said = json.loads(ended.stdout.splitlines()[-1])
+    assert (said["what"], said["outcome"]) == ("ended", "failed")
+    assert said["problems"] == run.problems
     assert floors(url) == stood
 
 
@@ -222,13 +245,68 @@ def test_one_step_that_fails_does_not_hold_up_the_others(
     assert places(lake) == places(lake, PLACES) == in_the_log(url)
 
 
+def test_a_run_that_goes_on_ends_with_a_step_that_has_ended_for_good(lake: Lake, url: str) -> None:
+    """And not before: what may pass is tried again, more often than a float has powers of two."""
+    append(url, 10, partitions=2)
+    news: list[News] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("toril.lake.run.FIRST_REST", 0.0)
+        with Run(lake, [EventsStep(url), Patient(1100)], told=news.append) as run:
+            assert run.wait(120)
+    assert run.problems == ["broken: it does not work"]
+    assert len([one for one in news if isinstance(one, Retries)]) == 1100
+    assert [one.table for one in news if isinstance(one, Failed)] == ["broken"]
+    assert places(lake) == in_the_log(url)
+
+
+def test_a_disk_that_is_full_is_told_and_when_there_is_room_it_goes_on(
+    lake: Lake, url: str, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(url, 10, partitions=2)
+    monkeypatch.setattr("toril.lake.run.LONGEST_REST", 0.3)
+    small = Lake(lake.spark, small_disk / "lake")
+    ballast = small_disk / "ballast"
+    news: list[News] = []
+    with Run(small, [EventsStep(url)], told=news.append) as run:
+        wait_for(run, lambda: run.lines[0].events == 10)
+        with ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(1024)):
+                pass
+        append(url, 10)
+        wait_for(run, lambda: any(isinstance(one, Retries) for one in news))
+        ballast.unlink()
+        wait_for(run, lambda: run.lines[0].events == 20)
+        run.stop()
+        assert run.wait(120)
+    assert run.problems == []
+    told = [one for one in news if isinstance(one, Retries)]
+    assert {(one.problem, one.again_in) for one in told} == {
+        (f"there is no room left for {small.place(EVENTS)}; nothing was changed", 0.3)
+    }
+    assert places(small) == in_the_log(url)
+
+
+def wait_for(run: Run, true: Callable[[], bool]) -> None:
+    """Until something is so, while a run goes on."""
+    while not true():
+        assert not run.wait(0.02), run.problems
+
+
+def test_a_full_disk_ends_what_is_to_end_and_other_problems_are_none() -> None:
+    full = NoRoom("there is no room left for events; nothing was changed")
+    assert no_room(full)
+    assert not passing(full), "tried again at once, it would be no better"
+    assert no_room(PySparkException("Caused by: java.io.IOException: No space left on device"))
+    assert not no_room(PySparkException("Caused by: java.io.IOException: Permission denied"))
+    assert not no_room(LakeError("it does not work"))
+
+
 def test_a_run_that_goes_on_takes_what_comes_until_it_is_told_to_stop(lake: Lake, url: str) -> None:
     append(url, 10, partitions=2)
     seen: list[News] = []
     with Run(lake, [EventsStep(url), PlacesStep()], told=seen.append) as run:
         for count in (10, 20):
-            while run.lines[1].events < count:
-                assert not run.wait(0.02), run.problems
+            wait_for(run, lambda count=count: run.lines[1].events == count)  # type: ignore[misc]
             if count == 10:
                 append(url, 10)
         run.stop()
@@ -249,7 +327,16 @@ def test_the_commands_run_and_show_what_there_is(lake: Lake, url: str) -> None:
             return [json.loads(line) for line in answer.stdout.splitlines()]
         return [json.loads(answer.stdout)]
 
-    *news, ended = ask("run", "--once", *at)
+    began, *news, ended = ask("run", "--once", "--report-every", "1", *at)
+    assert (began["what"], began["lake"]) == ("began", lake.path)
+    assert began["spark_ui"] == ui(lake.spark)
+    far = [one["tables"] for one in news if one["what"] == "progress"]
+    assert far
+    assert {name: sorted(it) for name, it in far[-1].items()} == {
+        name: ["batch", "batches", "behind", "events", "events_per_second", "seconds"]
+        for name in ("events", "spans", "trace_summaries", "rollups")
+    }
+    assert {it["behind"] for tables in far for it in tables.values()} <= {None, 0, 10}
     assert {one["table"] for one in news if one["what"] == "wrote"} >= {"events", "spans", "rollups"}
     assert (ended["outcome"], ended["problems"]) == ("done", [])
     assert {name: it["behind"] for name, it in ended["tables"].items()} == dict.fromkeys(ended["tables"], 0)

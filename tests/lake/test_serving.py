@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from toril.errors import InvalidValue
 from toril.events.errors import StoreError
 from toril.lake import serving
 from toril.lake.errors import LakeError
+from toril.lake.files import files_of
 from toril.lake.lake import Lake, Record
 from toril.lake.rollups import RollupsStep
-from toril.lake.serving import ask, ask_spark, check_statement, load, source_sql, views
+from toril.lake.serving import Loaded, ask, ask_spark, check_statement, load, source_sql, views
 from toril.lake.spans import spans_of
 from toril.lake.tables import ROLLUPS, SPANS
 from toril.stores.clickhouse import Database
@@ -136,6 +138,61 @@ async def test_tables_are_asked_and_loaded_once_however_often(lake: Lake, tmp_pa
     assert "deltaLakeLocal" in CliRunner().invoke(cli, [*at, "--views"]).output
     refused = CliRunner().invoke(cli, [*at, "DROP TABLE spans"])
     assert isinstance(refused.exception, InvalidValue)
+
+
+async def test_what_is_loaded_is_what_the_lake_has_whatever_became_of_it(lake: Lake, tmp_path: Path) -> None:
+    """A tenant that was erased and came back, a load that was cut off, tables made anew, another lake."""
+    add_spans(lake, 1, 1, 12)
+    older = Lake(lake.spark, tmp_path / "older")
+    shutil.copytree(lake.path, older.path)
+    add_spans(lake, 2, 100, 12)
+    async with await Database.open(directory=tmp_path / "clickhouse") as database:
+
+        async def loaded(of: Lake) -> Loaded:
+            done = await load(of, database, "rollups")
+            here = await database.query(f"SELECT {KEYS} FROM {{database}}.lake_rollups FINAL ORDER BY ALL")
+            there = of.read(ROLLUPS).selectExpr("tenant", "model", "grain", "unix_micros(start)", "batch")
+            assert here == sorted(tuple(row) for row in there.collect())
+            return done
+
+        first = await loaded(lake)
+        assert (await loaded(lake)).rows == 0
+        # Erased, and back with other rows before anything was loaded again.
+        had = rows_of_t1(lake)
+        lake.spark.sql(f"DELETE FROM {lake.sql_name(ROLLUPS)} WHERE tenant = 't1'")
+        add_spans(lake, 3, 1001, 3)
+        again = await loaded(lake)
+        gone = had - rows_of_t1(lake)
+        assert gone
+        assert (again.batch, again.removed) == (3, len(gone))
+        # Cut off when rows were erased here, and had not come again.
+        await database.run("erase", serving._erasing(f"{database.name}.lake_rollups", "t0"))
+        assert (await loaded(lake)).removed == 0
+        # The lake was put back: the same table, at an earlier batch.
+        back = await loaded(older)
+        assert (back.batch, back.rows) == (1, older.read(ROLLUPS).count())
+        assert (await loaded(older)).rows == 0
+        # Made anew, as after a rewind: another table, whose batches begin at 1 again.
+        await loaded(lake)
+        files_of(lake).remove(ROLLUPS.name)
+        lake.spark.sql(f"DELETE FROM {lake.sql_name(SPANS)} WHERE version > 100")
+        step = RollupsStep()
+        step.prepare(lake)
+        assert step.once(lake) is not None
+        anew = await loaded(lake)
+        assert (anew.batch, anew.rows) == (1, lake.read(ROLLUPS).count())
+        assert anew.rows < first.rows
+
+
+KEYS = "tenant, model, grain, toUnixTimestamp64Micro(start), batch"
+
+
+def rows_of_t1(lake: Lake) -> set[tuple[Any, ...]]:
+    """Which rows of that tenant there are, by what makes two rows the same."""
+    return {
+        tuple(row)
+        for row in lake.read(ROLLUPS).where("tenant = 't1'").select("model", "grain", "start").collect()
+    }
 
 
 def test_the_sql_for_a_server_names_the_files() -> None:

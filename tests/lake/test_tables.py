@@ -10,16 +10,19 @@ from toril.lake.erasures import ERASURES
 from toril.lake.rewind import LOST
 from toril.lake.runs import RUNS
 from toril.lake.summaries import TRACE_SUMMARIES
-from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS, Table
+from toril.lake.tables import EVENTS, NAMES, QUARANTINE, ROLLUPS, SPANS, Table
 
 PAGE = Path(__file__).parents[2] / "docs" / "lake-tables.md"
 
 
-@pytest.mark.parametrize(
-    "table",
-    [EVENTS, SPANS, QUARANTINE, TRACE_SUMMARIES, ROLLUPS, RUNS, ERASURES, LOST],
-    ids=lambda table: table.name,
-)
+TABLES = [EVENTS, SPANS, QUARANTINE, TRACE_SUMMARIES, ROLLUPS, RUNS, ERASURES, LOST]
+
+
+def test_each_has_a_place_that_is_kept_for_it() -> None:
+    assert sorted(table.name for table in TABLES) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_the_page_has_every_column_of(table: Table) -> None:
     section = PAGE.read_text().split(f"## `{table.name}`\n")[1].split("\n## ")[0]
     shown = [line for line in section.splitlines() if line.startswith("| `")]

@@ -41,8 +41,8 @@ class Column:
 
 def as_json(value: Any, *, indent: int | None = 2) -> None:
     """Print a value as JSON, for programs; without an indent, in one line."""
-    json.dump(value, sys.stdout, indent=indent, ensure_ascii=False)
-    sys.stdout.write("\n")
+    # In one piece: several threads may have something to say.
+    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 

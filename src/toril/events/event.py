@@ -181,7 +181,11 @@ def _decode(decoder: msgspec.json.Decoder[Decoded], raw: bytes) -> Decoded:
     try:
         return decoder.decode(raw)
     except msgspec.MsgspecError as problem:
-        raise StoreError(f"a stored event cannot be read: {problem}", retryable=False) from None
+        raise _unreadable(problem) from None
+
+
+def _unreadable(problem: msgspec.MsgspecError) -> StoreError:
+    return StoreError(f"a stored event cannot be read: {problem}", retryable=False)
 
 
 @lru_cache(4096)
@@ -244,7 +248,7 @@ class _Body(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any] = {}
 
 
-_body_decoder: msgspec.json.Decoder[_Body] = msgspec.json.Decoder(_Body)
+_decode_body = msgspec.json.Decoder(_Body).decode
 _some_event: Event[Any] = Event(
     id="-",
     tenant="-",
@@ -257,24 +261,33 @@ _some_event: Event[Any] = Event(
     recorded_at=0,
     data=None,
 )
-_copy_event: Callable[[], AnyEvent] = _some_event.__copy__  # type: ignore[attr-defined]
+_blank: Callable[[], AnyEvent] = _some_event.__copy__  # type: ignore[attr-defined]
 
 
-def restore_event(body: bytes, key: str, *, version: int, recorded_at: int) -> AnyEvent:
-    """The event of an aggregate (by its key) that :meth:`NewEvent.to_bytes` wrote.
+def blank_event(key: str) -> AnyEvent:
+    """An event of an aggregate (by its key) that :func:`fill_in` has to complete; so have copies of it.
 
-    Its rules were looked at when it was written, and are not again: this is called for each event that is
-    read. A copy whose fields are set is an event without ``__post_init__``.
+    A copy whose fields are set is an event without ``__post_init__``: its rules were looked at when it was
+    written, and are not again for each event that is read.
     """
-    made, stored, put = _copy_event(), _decode(_body_decoder, body), msgspec.structs.force_setattr
     parts = key.split(":", 2)
     if len(parts) != 3:
         Aggregate.parse(key)  # which says what is wrong
-    tenant, aggregate_type, aggregate_id = parts
+    made, put = _blank(), msgspec.structs.force_setattr
+    put(made, "tenant", parts[0])
+    put(made, "aggregate_type", parts[1])
+    put(made, "aggregate_id", parts[2])
+    return made
+
+
+def fill_in(made: AnyEvent, body: bytes, version: int, recorded_at: int) -> AnyEvent:
+    """A blank event, with what :meth:`NewEvent.to_bytes` wrote."""
+    try:
+        stored = _decode_body(body)
+    except msgspec.MsgspecError as problem:
+        raise _unreadable(problem) from None
+    put = msgspec.structs.force_setattr
     put(made, "id", stored.id)
-    put(made, "tenant", tenant)
-    put(made, "aggregate_type", aggregate_type)
-    put(made, "aggregate_id", aggregate_id)
     put(made, "version", version)
     put(made, "type", stored.type)
     put(made, "schema_version", stored.schema_version)
@@ -283,3 +296,8 @@ def restore_event(body: bytes, key: str, *, version: int, recorded_at: int) -> A
     put(made, "data", stored.data)
     put(made, "metadata", stored.metadata)
     return made
+
+
+def restore_event(body: bytes, key: str, *, version: int, recorded_at: int) -> AnyEvent:
+    """The event of an aggregate (by its key) that :meth:`NewEvent.to_bytes` wrote."""
+    return fill_in(blank_event(key), body, version, recorded_at)

@@ -74,6 +74,14 @@ class Upcasters:
 
         return register
 
+    def steps(self) -> list[tuple[str, int, Upcast]]:
+        """All steps in order: of which type, from which version, and the function."""
+        return [
+            (event_type, version, upcast)
+            for event_type in sorted(self._steps)
+            for version, upcast in enumerate(self._steps[event_type], self._oldest[event_type])
+        ]
+
     def newest(self, event_type: str) -> int:
         """The schema version that events of a type have after upcasting."""
         return self._oldest.get(event_type, 1) + len(self._steps.get(event_type, ()))

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from toril.connection.open import URL_VARIABLE
 from toril.errors import InvalidValue
-from toril.lake.erasures import erased_in, note_stretches
+from toril.lake.erasures import ERASURES, erased_in, note_stretches
 from toril.lake.errors import LakeError, SourceDiverged
 from toril.lake.lake import Lake, Record, Told
 from toril.lake.source import Door, Marks, between, read_log
@@ -131,12 +131,18 @@ class EventsStep(Step):
         """No table: it reads the log."""
         return None
 
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Where it writes: what was erased is noted."""
+        return (EVENTS, ERASURES)
+
     def prepare(self, lake: Lake) -> None:
         """Make the table, be known to the log, and let it go what the table has."""
+        super().prepare(lake)
+        # After that: whoever has opened the log is known to it when it is closed.
         if self._door is None:
             door = Door(self.url, self.log)
             self._door = door.__enter__()
-        super().prepare(lake)
         self._begin(lake)
 
     def close(self, lake: Lake) -> None:
@@ -165,7 +171,12 @@ class EventsStep(Step):
                 upto = door.next_batch(after, self.most, tails)
                 if between(after, upto) == 0:
                     return None
-                record = Record(batch=have.batch + 1, positions={**have.positions, **upto}, run=run)
+                record = Record(
+                    batch=have.batch + 1,
+                    positions={**have.positions, **upto},
+                    began=have.began if have.batch else {name: at[0] for name, at in after.items()},
+                    run=run,
+                )
                 self.write(lake, read_log(lake.spark, self.url, self.log, after, upto), record)
             except Exception as problem:
                 # What was to be read is lost, which the table does not have: the log is looked at again.

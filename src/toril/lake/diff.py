@@ -32,6 +32,11 @@ LONGEST = 200
 CLOSE = 1e-9
 """Two floats that differ by less than this part of them differ by rounding."""
 
+SAME_CODE = (
+    "the same code and events, and yet another value: a projection or an upcaster that is not pure, or a "
+    "damaged state"
+)
+
 KEY = ("tenant", "aggregate_type", "aggregate_id")
 
 
@@ -393,7 +398,7 @@ def reason(found: Difference, one: Side, other: Side) -> str:
         return "the same value, of another event" + _code(one, other)
     if found.kind == KIND:
         return "a value of another kind" + _code(one, other)
-    return "other code: " + _codes(one, other) if _differs(one, other) else _same_code(one, other)
+    return "other code: " + _codes(one, other) if _differs(one, other) else SAME_CODE
 
 
 def _scope(one: Side, other: Side) -> str:
@@ -423,13 +428,6 @@ def _code(one: Side, other: Side) -> str:
 
 def _codes(one: Side, other: Side) -> str:
     return f"{one.name} by {one.code}, {other.name} by {other.code}"
-
-
-def _same_code(one: Side, other: Side) -> str:
-    said = "the same code and events, and yet another value: "
-    if one.code.toril != other.code.toril:
-        return f"{said}toril {one.code.toril} and {other.code.toril}, or upcasters that were changed"
-    return f"{said}upcasters that were changed, a projection that is not pure, or a damaged state"
 
 
 def _declared(name: str, one: Code, other: Code) -> str:

@@ -1,18 +1,44 @@
 """Erasing a tenant from a lake: from every table, from all that tables were, and from their logs.
 
 A deleted row lives on in Delta: in files that former versions have, in the change feed, and in the log, whose
-statistics have the smallest and largest values of each file. So for each table, in this order:
+statistics have the smallest and largest values of each file. So, in this order:
 
-1. its rows are deleted;
-2. a fence: a change of the table's properties, at which every transaction that is under way fails. So a file
+1. from each table its rows are deleted;
+2. each table is fenced, in two ways. An empty batch takes the number of the batch that a job may be about to
+   write. And a change of the table's properties has every transaction fail that is under way: so a file
    that was there before it, and is not in the table after it, never will be;
-3. these files are removed, those of the change feed among them. (VACUUM goes by clocks: without retention it
-   takes away what a job is just writing, and with some it leaves what must go.)
-4. an empty batch says how far the table is, and becomes the beginning of the log: a checkpoint;
-5. all of the log before it is removed. Nothing can travel in time to before it.
+3. all tables are looked through. Where one has rows of the tenant, or there is a new table, it begins anew;
+4. of each table the files of former versions are removed, those of the change feed among them. (VACUUM goes
+   by clocks: without retention it takes away what a job is just writing, and with some it leaves what must
+   go.)
+5. one more empty batch says how far the table is, and becomes the beginning of the log: a checkpoint;
+6. all of the log before it is removed. Nothing can travel in time to before it.
 
 It can be cut off anywhere, and another run finishes it. Readers of former versions fail from then on, and a
 job that was in the middle of a batch begins that batch anew.
+
+**Why no row comes back.** A job may have read the tenant's rows, and keep them (in Spark's cache) until it
+writes them. It writes a batch under a number, by :meth:`Lake.append` or :meth:`Lake.recording`, and these
+rules hold for all that writes rows of tenants:
+
+- the number is that of the last batch that it sees in the table, plus one, and it looks before it reads what
+  the batch is made of;
+- of one number, one batch is written; and none, once the table has a batch with a higher one. Delta sees to
+  that in the transaction itself, so it does not matter when that began.
+
+Say that a batch with rows of the tenant comes into a table T after step 3 has looked at T for the last time.
+Its number is higher than that of the fence, so the job saw the fence, and read its source after it: after the
+last deletion from any table. If that was before step 3 looked at the source, the rows were still there then,
+since nobody deletes between the fences and the looks (but ``rewind``, beside which nothing may write); and
+they were not found. If it was after that, the source itself has got rows after it was looked at: the same
+holds for it, and for its source, up to the log, of which the tenant was erased before all this. So there is
+no such batch. Into a table that is made later comes only what is read later. Upkeep, which has no numbers,
+rewrites what its transaction sees, and fails at the fence.
+
+Some have rules of their own. ``requeue`` keeps what it has read over several numbers, and takes of it only
+what is in quarantine still, as it sees after it has the number. Of a generation, batches are portions: those
+that the erasure adds are counted apart (see :mod:`toril.lake.generations`), and a replay that is under way
+ends, to be taken up again. The end of a run is noted where its beginning still is (:mod:`toril.lake.runs`).
 """
 
 from __future__ import annotations
@@ -20,27 +46,33 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame
 
 from toril.aggregate import check_tenant
-from toril.lake.erasures import note
+from toril.lake.erasures import ERASURES, note
 from toril.lake.errors import LakeError, OtherWriter
-from toril.lake.files import LOG, Files, current_files, detail_of, files_of, own_session, tables_in
-from toril.lake.generations import PLAN, Plan
-from toril.lake.lake import NEVER, Lake
+from toril.lake.files import current_files, files_of, own_session, tables_in
+from toril.lake.generations import PLAN, RETIRED, Generation, Plan
+from toril.lake.lake import Lake
 from toril.lake.problems import SPARKS, explained, passing
 from toril.lake.runs import RUNS
-from toril.lake.tables import EVENTS, Column, Table
+from toril.lake.storage import LOG, Files
+from toril.lake.tables import BATCH, EVENTS, NAMES, Column, Table
 
 ERASING = "toril.erasing"
 """The table's property that says that it is being erased from, and how often checkpoints were made before."""
 
 INTERVAL = "delta.checkpointInterval"
+
+ERASED = "(erased)"
+"""Stands for the tenant in the plan of a generation that was only about it."""
 
 ATTEMPTS = 10
 
@@ -63,7 +95,7 @@ class ErasedTable:
     log_files: int = 0
     """Files of the table's log."""
     whole: bool = False
-    """Whether all of the table is gone, because it was only about this tenant."""
+    """Whether all rows are gone, because it was only about this tenant."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,28 +121,34 @@ def erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
     mine = own_session(lake)
     files = files_of(mine)
     report = ErasedFromLake()
-    names = tables_in(files)
-    # In the order in which rows come into them: what a job takes from one to the next is found there.
-    names.sort(key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
-    tables = [one for name in names if (one := _look(mine, files, name, tenant, report)) is not None]
-    steps = 4 * len(tables)
+    for name in set(NAMES).intersection(tables_in(files)):
+        mine.check(name)
+    looked = {ERASURES.name}  # which is written to meanwhile, and knows no tenants
+    tables: list[_Erasing] = []
     done = 0
 
     def tell(what: str) -> None:
         nonlocal done
+        steps = 4 * len(tables)
         if told is not None:
             told(min(done, steps), steps, what)
         done += 1
 
-    left = tables
-    while left:
-        for table in left:
+    again = True
+    while again:
+        new = [name for name in tables_in(files) if name not in looked]
+        looked.update(new)
+        # In the order in which rows come into them: what a job takes from one to the next is found there.
+        new.sort(key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
+        tables += [one for name in new if (one := _look(mine, files, name, tenant, report)) is not None]
+        for table in tables:
             tell(f"{table.name}: deleting rows")
             table.delete()
-        for table in left:
+        for table in tables:
             tell(f"{table.name}: stopping what is under way")
             table.fence()
-        left = [table for table in tables if table.has_rows()]
+        # Of all of them: a job may have read in one what another one has got too late.
+        again = any(table.has_rows() for table in tables) or not looked.issuperset(tables_in(files))
     for table in tables:
         tell(f"{table.name}: removing files of former versions")
         report.remains += table.remove_files()
@@ -118,7 +156,7 @@ def erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
         table.cut_log()
         report.tables.append(table.done())
     if told is not None:
-        told(steps, steps, "")
+        told(4 * len(tables), 4 * len(tables), "")
     return report
 
 
@@ -126,15 +164,19 @@ _ORDER = {name: place for place, name in enumerate(("events", "quarantine", "spa
 
 
 def _look(lake: Lake, files: Files, name: str, tenant: str, report: ErasedFromLake) -> _Erasing | None:
-    """What is to be done for a table; a generation of this tenant alone is removed at once."""
-    properties = _properties(lake, name)
+    """What is to be done for a table; a generation of this tenant alone that is whole is removed at once."""
+    properties = lake.properties(name)
     if "toril.table" not in properties:
         report.remains.append(f"{name}: it is not a table of Toril's, and was not touched")
         return None
     if name != RUNS.name and "tenant" not in lake.read(name).columns:
         return None
-    if not _is_about(properties, tenant):
-        return _Erasing(lake, files, name, tenant)
+    plan = _plan(properties)
+    if plan is None or plan.filters.tenant != tenant:
+        return _Erasing(lake, files, name, tenant, properties, plan)
+    if _is_under_way(lake, plan, properties):
+        # Its folder must stay: a replay that is under way would make a table of its own there.
+        return _Erasing(lake, files, name, tenant, properties, plan, whole=True)
     rows = _of(lake, name, tenant).count()
     there = files.walk(name)
     files.remove(name)
@@ -147,14 +189,31 @@ def _look(lake: Lake, files: Files, name: str, tenant: str, report: ErasedFromLa
 
 
 class _Erasing:
-    """One table, and one tenant."""
+    """One table, and one tenant. Of a generation its plan; ``whole``: it is only about this tenant."""
 
-    def __init__(self, lake: Lake, files: Files, name: str, tenant: str) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        files: Files,
+        name: str,
+        tenant: str,
+        properties: Mapping[str, str],
+        plan: Plan | None,
+        *,
+        whole: bool = False,
+    ) -> None:
         self.lake = lake
         self.files = files
         self.name = name
         self.tenant = tenant
+        self.plan = plan
+        self.whole = whole
         self.sql_name = lake.sql_name(name)
+        self.properties = properties
+        """As they were found."""
+        self.interval = properties.get(ERASING, properties.get(INTERVAL, ""))
+        """How often checkpoints were made before it was erased from."""
+        self.has_batches = BATCH.name in lake.read(name).columns
         self.before = files.walk(name)
         self.rows = 0
         self.fenced: list[str] = []
@@ -173,7 +232,9 @@ class _Erasing:
             self._again_and_again(self._delete)
 
     def fence(self) -> None:
-        """Have every transaction fail that is under way."""
+        """Take the number of the batch that may come next, and have fail what is under way."""
+        if self.has_batches:
+            self._again_and_again(self._take_number)
         self.fenced = self._data_files()
         self._again_and_again(self._fence)
 
@@ -209,6 +270,7 @@ class _Erasing:
         logs = sum(file.path.startswith(f"{LOG}/") for file in gone)
         return ErasedTable(
             table=self.name,
+            whole=self.whole,
             rows=self.rows,
             files=len(gone) - logs,
             bytes=sum(file.size for file in gone),
@@ -234,41 +296,42 @@ class _Erasing:
             # What the commit says of it names the tenant; it goes with the log.
             statement = f"DELETE FROM {self.sql_name} WHERE {_condition(self.name, self.tenant)}"  # noqa: S608
             self.lake.spark.sql(statement).collect()
-            if "deletionVectors" in detail_of(self.lake, self.name)["tableFeatures"]:
+            if "deletionVectors" in self.lake.detail(self.name)["tableFeatures"]:
                 # Rows that are only marked as deleted are still in their files.
                 self.lake.spark.sql(f"REORG TABLE {self.sql_name} APPLY (PURGE)").collect()
 
     def _fence(self) -> None:
-        properties = _properties(self.lake, self.name)
-        former = properties.get(ERASING, properties.get(INTERVAL, ""))
+        # Properties that change nothing would be no fence: it must be a word that was never said.
+        said = {ERASING: self.interval, INTERVAL: "1", "toril.fence": secrets.token_urlsafe(9)}
+        if self.whole and self.plan is not None:
+            nobody = msgspec.structs.replace(self.plan.filters, tenant=ERASED)
+            plan = msgspec.structs.replace(self.plan, filters=nobody)
+            said |= {PLAN: msgspec.json.encode(plan).decode(), RETIRED: str(time.time_ns())}
+        listed = ", ".join(f"'{name}' = {_text(value)}" for name, value in said.items())
         with self.lake.keeping_record(self.name):
-            # Properties that change nothing would be no fence: it must be a word that was never said.
-            self.lake.spark.sql(
-                f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES "
-                f"('{ERASING}' = '{former}', '{INTERVAL}' = '1', "
-                f"'toril.fence' = '{secrets.token_urlsafe(9)}')"
-            )
+            self.lake.spark.sql(f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES ({listed})")
 
     def _begin_log(self) -> int:
         """A commit that says how far the table is, and has a checkpoint; its version."""
+        if self.has_batches:
+            return self._take_number()
+        self._fence()
+        return self.lake.version(self.name)
+
+    def _take_number(self) -> int:
+        """An empty batch, which says that the table is as far as it was; the version of its commit."""
         had = self.lake.last(self.name)
-        if had == NEVER:
-            self._fence()
-            return self.lake.version(self.name)
         run = f"erasure-{secrets.token_urlsafe(9)}"
         record = msgspec.structs.replace(had, batch=had.batch + 1, run=run)
+        if self.plan is not None:
+            record = msgspec.structs.replace(record, source=had.source + 1)
         empty = self.lake.read(self.name).limit(0)
-        table = Table(
-            name=_properties(self.lake, self.name)["toril.table"],
-            comment="",
-            columns=tuple(Column(each.name, "", "") for each in empty.schema),
-        )
+        columns = tuple(Column(each.name, "", "") for each in empty.schema)
+        table = Table(name=self.properties["toril.table"], comment="", columns=columns)
         self.lake.append(empty, table, record)
-        history = self.lake.spark.sql(f"DESCRIBE HISTORY {self.sql_name} LIMIT 100")
-        for row in history.select("version", "userMetadata").collect():
-            if run in (row["userMetadata"] or ""):
-                version: int = row["version"]
-                return version
+        for commit in islice(self.lake.commits(self.name), 100):
+            if run in commit.metadata:
+                return commit.version
         raise OtherWriter(f"another process has written this batch of {self.lake.place(self.name)}")
 
     def _cut_log(self, beginning: int) -> None:
@@ -286,14 +349,12 @@ class _Erasing:
                 self.files.remove(f"{log}/{path}")
 
     def _end(self) -> None:
-        properties = _properties(self.lake, self.name)
-        former = properties.get(ERASING, "")
         with self.lake.keeping_record(self.name):
-            if former:
+            if self.interval:
                 self.lake.spark.sql(
-                    f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES ('{INTERVAL}' = '{former}')"
+                    f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES ('{INTERVAL}' = '{self.interval}')"
                 )
-            gone = [ERASING, "toril.fence"] if former else [ERASING, "toril.fence", INTERVAL]
+            gone = [ERASING, "toril.fence"] if self.interval else [ERASING, "toril.fence", INTERVAL]
             said = ", ".join(f"'{name}'" for name in gone)
             self.lake.spark.sql(f"ALTER TABLE {self.sql_name} UNSET TBLPROPERTIES IF EXISTS ({said})")
 
@@ -324,16 +385,19 @@ def _text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _properties(lake: Lake, name: str) -> dict[str, str]:
-    return dict(detail_of(lake, name)["properties"])
-
-
-def _is_about(properties: dict[str, str], tenant: str) -> bool:
-    """Whether a table is a generation that was made of this tenant alone."""
+def _plan(properties: Mapping[str, str]) -> Plan | None:
+    """What a generation is; None of any other table."""
     try:
-        return msgspec.json.decode(properties.get(PLAN, ""), type=Plan).filters.tenant == tenant
+        return msgspec.json.decode(properties.get(PLAN, ""), type=Plan)
     except msgspec.MsgspecError:
+        return None
+
+
+def _is_under_way(lake: Lake, plan: Plan, properties: Mapping[str, str]) -> bool:
+    """Whether a replay may be writing a generation."""
+    if RETIRED in properties:
         return False
+    return not Generation.after(plan, lake.last(plan.name)).whole
 
 
 def _checksum(path: str) -> bool:

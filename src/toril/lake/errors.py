@@ -21,6 +21,10 @@ class SparkMissing(LakeError):
     """Spark cannot start here: Java, its jars, or a package is missing."""
 
 
+class NoRoom(LakeError):
+    """The disk is full. Where room is made, it goes on."""
+
+
 class OtherWriter(LakeError):
     """Another process has written this batch of the table; go on from what it has recorded."""
 

@@ -4,11 +4,13 @@ A generation is ``generations/<pipeline>/<projection>/<number>``, and its plan s
 what it is, up to where, by which code. It is written in portions, each of them one commit; it is whole when
 the last one is there. So a replay that was stopped is taken up where it was, under the same number and with
 the same cut, and whoever looks sees a whole generation or none.
+
+Batches of the table are its portions, and those by which tenants were erased from it: of these, ``source`` of
+the table's record says how many there are (see :mod:`toril.lake.erase`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,8 @@ from pyspark.sql.functions import regexp_extract
 
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError
-from toril.lake.lake import Lake
+from toril.lake.files import vacuuming
+from toril.lake.lake import Lake, Record
 from toril.lake.subjects import Code
 from toril.lake.tables import BATCH, WHOSE, Column, Table
 
@@ -98,6 +101,18 @@ class Generation:
     retired_at: int | None = None
     rows: int | None = None
     """How many aggregates it has, where that was looked at."""
+    erasures: int = 0
+    """Batches that are no portions."""
+
+    @classmethod
+    def after(cls, plan: Plan, last: Record, retired_at: int | None = None) -> Generation:
+        """As the last batch of its table says."""
+        return cls(plan, last.batch - last.source, retired_at, erasures=last.source)
+
+    def record(self, portion: int, run: str) -> Record:
+        """That of the batch which has a portion, from 1 on."""
+        batch = portion + self.erasures
+        return Record(batch=batch, source=self.erasures, positions=self.plan.cut, run=run)
 
     @property
     def number(self) -> int:
@@ -149,19 +164,18 @@ def find(lake: Lake, projection: str, number: int) -> Generation:
 
 
 def look(lake: Lake, projection: str, number: int) -> Generation | None:
-    """One of them; None where there is none of this number."""
+    """One of them; None where there is none of this number. One of a later Toril is refused."""
     name = f"{FOLDER}/{projection}/{number}"
     try:
-        (row,) = lake.spark.sql(f"DESCRIBE DETAIL {lake.sql_name(name)}").collect()
+        said = lake.properties(name)
     except AnalysisException:
         return None
-    said: Mapping[str, str] = row["properties"]
     try:
         plan = msgspec.json.decode(said[PLAN], type=Plan)
     except (KeyError, msgspec.MsgspecError):
         raise LakeError(f"{lake.place(name)} is a table, and no generation of Toril's") from None
     retired = said.get(RETIRED)
-    return Generation(plan, lake.last(name).batch, None if retired is None else int(retired))
+    return Generation.after(plan, lake.last(name), None if retired is None else int(retired))
 
 
 def generations(lake: Lake, projection: str | None = None) -> list[Generation]:
@@ -213,13 +227,6 @@ def remove(lake: Lake, generation: Generation, now: int) -> None:
     with lake.keeping_record(generation.plan.name):
         lake.spark.sql(f"DELETE FROM {name}")  # noqa: S608 - a path of ours
         lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{RETIRED}' = '{now}')")
-    check = "spark.databricks.delta.retentionDurationCheck.enabled"
-    before = lake.spark.conf.get(check, None)
-    lake.spark.conf.set(check, "false")  # nobody reads what is retired: its files need not wait
-    try:
+    # Nobody reads what is retired: its files need not wait.
+    with vacuuming(lake.spark, spark__databricks__delta__retentionDurationCheck__enabled="false"):
         lake.spark.sql(f"VACUUM {name} RETAIN 0 HOURS").collect()
-    finally:
-        if before is None:
-            lake.spark.conf.unset(check)
-        else:
-            lake.spark.conf.set(check, before)

@@ -23,6 +23,7 @@ from toril.lake.generations import ALL_OF_IT, Filters
 from toril.lake.lake import NEVER, Lake, Record
 from toril.lake.source import Door, Marks, between, read_log
 from toril.lake.source.floors import Floors, new_name
+from toril.lake.source.positions import UNKNOWN
 from toril.lake.spans import read_spans, spans_in
 from toril.lake.tables import EVENTS, LOG_COLUMNS, QUARANTINE, SPANS
 from toril.log import Partition, Position
@@ -170,7 +171,8 @@ def history(
 
     ``of``: only what one aggregate can have. ``spans``: whether :meth:`History.spans` will be asked for.
     """
-    lake.check(EVENTS)
+    for table in (EVENTS, SPANS, QUARANTINE) if spans else (EVENTS,):
+        lake.check(table)
     url = url or os.environ.get(URL_VARIABLE) or None  # workers on other machines do not have it
     # Spans before events: so there is no span of an event that is read from elsewhere.
     spanned = lake.last(SPANS) if spans else NEVER
@@ -206,6 +208,8 @@ def _opened(
         # Of epochs that are over and removed, all is in the lake.
         known = {**archived.positions, **tails}
         chosen = known if cut is None else checked_cut(cut, known, log)
+        if cut is not None and not tries:
+            refuse_other_ids(lake, chosen, archived)
         if wanted is not None:
             chosen = {name: at for name, at in chosen.items() if name in wanted}
         made = History(
@@ -255,6 +259,33 @@ def checked_cut(cut: Mapping[str, tuple[int, str]], known: Mapping[str, tuple[in
             raise InvalidValue(f"cut {name}", f"{ordinal}@{ident}", rule)
         made[name] = (ordinal, ident)
     return {name: made.get(name, (0, START.id)) for name in known}
+
+
+def refuse_other_ids(lake: Lake, cut: Marks, archived: Record) -> None:
+    """Refuse a cut that names other events than the lake has in its places.
+
+    Where the cut is past the lake, the log is asked as it is read. Of what was erased nobody knows the id.
+    """
+    asked = {
+        Partition.parse(name): at
+        for name, at in cut.items()
+        if 0 < at[0] <= archived.positions.get(name, START)[0]
+        and at[1] not in UNKNOWN
+        and at != archived.positions[name]  # which is known without a look
+    }
+    if not asked:
+        return
+    places = (
+        f"(log_epoch = {one.epoch} AND log_partition = {one.number} AND ordinal = {ordinal})"
+        for one, (ordinal, _) in asked.items()
+    )
+    rows = lake.read(EVENTS).where(" OR ".join(places))
+    for epoch, number, ident in rows.select("log_epoch", "log_partition", "entry_id").collect():
+        partition = Partition(epoch, number)
+        ordinal, said = asked[partition]
+        if ident != said:
+            rule = f"event {ordinal} of this partition has the id {ident}: the cut is of another history"
+            raise InvalidValue(f"cut {partition}", f"{ordinal}@{said}", rule)
 
 
 def _condition(aggregate_type: str, filters: Filters, portion: Portion) -> str:

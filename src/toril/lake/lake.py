@@ -9,8 +9,9 @@ table is: nothing that could be lost, or could disagree.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +21,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import lit
 
 import toril
+from toril.lake.commits import Commit, commits
 from toril.lake.errors import ForeignTable, LakeError, NewerTable
 from toril.lake.problems import explained
-from toril.lake.tables import FORM, Table
+from toril.lake.storage import LOG, files_at
+from toril.lake.tables import FORM, NAMES, Table
 
 MARK = "toril"
 """The key under which a commit's metadata has the record."""
@@ -30,8 +33,8 @@ MARK = "toril"
 AGAIN = "again"
 """The key under which it says that it is no batch, and repeats the record."""
 
-LOOK_BACK = (5, 100, 10_000)
-"""Commits that are looked through for a record, in turn: those without one are of upkeep."""
+LOOK_BACK = 10_000
+"""Commits that are looked through for a record: those without one are of upkeep."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +46,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The last batch of the table before it that is in it; of ``events``, which reads the log, 0."""
     positions: dict[str, tuple[int, str]] = {}
     """By partition of the log (``07``, ``2:07``): all entries up to this ordinal and id are in it."""
+    began: dict[str, int] = {}
+    """Of ``events``: by partition, how many entries were trimmed from the log when the archive began."""
     run: str = ""
     """The run that wrote it."""
     code: str = toril.__version__
@@ -76,16 +81,16 @@ class Lake:
 
     def place(self, table: Table | str) -> str:
         """Where a table is."""
-        return f"{self.path}/{table if isinstance(table, str) else table.name}"
+        return f"{self.path}/{_name(table)}"
 
     def sql_name(self, table: Table | str) -> str:
         """What SQL calls it."""
         return f"delta.`{self.place(table)}`"
 
     def exists(self, table: Table | str) -> bool:
-        """Whether there is a table at its place."""
+        """Whether a table is at its place; what is there and is not that table is refused."""
         try:
-            self._detail(table)
+            self._check(table)
         except AnalysisException:
             return False
         return True
@@ -93,42 +98,62 @@ class Lake:
     def ensure(self, table: Table) -> None:
         """Make a table where there is none; refuse what is there if it is not this table."""
         try:
-            detail = self._detail(table)
+            self._check(table)
         except AnalysisException:
             self._refuse_others_files(table)
             with explained(self.place(table)):
                 self._make(table)
                 try:
-                    detail = self._detail(table)
+                    self._check(table)
                 except AnalysisException:
                     if not self._remove_torn(table):
                         raise
                     self._make(table)
-                    detail = self._detail(table)
-        self.check(table, detail)
+                    self._check(table)
 
-    def check(self, table: Table, detail: Row | None = None) -> None:
+    def check(self, table: Table | str) -> None:
         """Refuse what is at a table's place if it is not that table, in a form that we know."""
-        if detail is None:
-            try:
-                detail = self._detail(table)
-            except AnalysisException:
-                raise LakeError(
-                    f"there is no table {table.name} in {self.path}: `toril lake run` makes it"
-                ) from None
-        found: Mapping[str, str] = detail["properties"]
-        if found.get("toril.table") != table.name:
+        try:
+            self._check(table)
+        except AnalysisException:
+            raise LakeError(
+                f"there is no table {_name(table)} in {self.path}: `toril lake run` makes it"
+            ) from None
+
+    def check_all(self, tables: Iterable[Table | str] = NAMES) -> None:
+        """The same of several tables, before anything is written: those that are not there may be made."""
+        for table in tables:
+            if not self.exists(table):
+                self._refuse_others_files(table)
+
+    def _check(self, table: Table | str) -> None:
+        name = _name(table)
+        # This one is quick: it does not look at a table's files. But Spark hides what has words like "token".
+        rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.sql_name(table)}").collect()
+        said = {row["key"]: row["value"] for row in rows}
+        if (said.get("toril.table"), said.get("toril.form")) == (name, str(FORM)):
+            return
+        if self.properties(table).get("toril.table") != name:
             raise ForeignTable(
-                f"{self.place(table)} is a table, and not Toril's {table.name}; "
-                "name another path for the lake"
+                f"{self.place(table)} is a table, and not Toril's {name}; name another path for the lake"
             )
-        if int(found.get("toril.form", "0")) > FORM:
+
+    def properties(self, table: Table | str) -> dict[str, str]:
+        """The properties of a table. One of a later Toril is refused."""
+        return dict(self.detail(table)["properties"])
+
+    def detail(self, table: Table | str) -> Row:
+        """What Delta says of a table: its properties, features, sizes. One of a later Toril is refused."""
+        (detail,) = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").collect()
+        form: str = detail["properties"].get("toril.form", "0")
+        if not form.isdecimal() or int(form) > FORM:
             raise NewerTable(
-                f"{self.place(table)} has form {found['toril.form']}, and this Toril ({toril.__version__}) "
+                f"{self.place(table)} has form {form}, and this Toril ({toril.__version__}) "
                 f"knows forms up to {FORM}: upgrade it"
             )
+        return detail
 
-    def _refuse_others_files(self, table: Table) -> None:
+    def _refuse_others_files(self, table: Table | str) -> None:
         """Delta would make a table around them, and a later clean-up would take them away."""
         try:
             files = self.spark.read.format("binaryFile").option("recursiveFileLookup", True)
@@ -137,7 +162,7 @@ class Lake:
             return
         if found:
             raise ForeignTable(
-                f"{self.place(table)} has files, and is not Toril's table {table.name} "
+                f"{self.place(table)} has files, and is not Toril's table {_name(table)} "
                 f"({found[0]['path']}); name another path for the lake"
             )
 
@@ -146,17 +171,11 @@ class Lake:
 
         It is a log without a commit: Delta takes it for a table that is there, and cannot read it.
         """
-        from toril.lake.files import LOG, files_of  # which knows of lakes
-
-        files, log = files_of(self), f"{table.name}/{LOG}"
+        files, log = files_at(self.spark, self.path), f"{table.name}/{LOG}"
         if not all(file.path.rpartition("/")[2].startswith(".") for file in files.walk(log)):
             return False
         files.remove(log)
         return True
-
-    def _detail(self, table: Table | str) -> Row:
-        (detail,) = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").collect()
-        return detail
 
     def _make(self, table: Table) -> None:
         columns = ", ".join(
@@ -190,9 +209,11 @@ class Lake:
 
     def version(self, table: Table | str) -> int:
         """The last version of a table, from 0."""
-        (row,) = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").collect()
-        found: int = row["version"]
-        return found
+        return next(self.commits(table)).version
+
+    def commits(self, table: Table | str) -> Iterator[Commit]:
+        """What was done to a table, the last one first."""
+        return commits(self.spark, self.path, _name(table))
 
     def batches(self, table: Table | str, after: int, upto: int) -> DataFrame:
         """The rows of the batches after one, and up to another. Files of others are not read."""
@@ -206,18 +227,15 @@ class Lake:
 
     def wrote(self, table: Table | str, upto: int | None = None) -> Told:
         """The same, with what else its commit says."""
-        for most in LOOK_BACK:
-            history = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT {most}")
-            # The newest commit is the first row.
-            rows = history.selectExpr("userMetadata", "operationMetrics['numOutputRows'] AS rows").collect()
-            found = [told for row in rows if (told := _told(*row)) is not None]
-            wrote = next((place for place, told in enumerate(found) if _is(told, upto)), None)
-            if wrote is not None or len(rows) < most:
-                # What upkeep said again may be of before the last batch: see keeping_record.
-                seen = found if wrote is None else found[: wrote + 1]
-                chosen = [told for told in seen if upto is None or told.record.batch <= upto]
-                return max(chosen, key=lambda told: (told.record.batch, not told.again), default=Told())
-        return Told()
+        seen: list[Told] = []
+        for commit in islice(self.commits(table), LOOK_BACK):
+            told = _told(commit)
+            if told is not None and (upto is None or told.record.batch <= upto):
+                seen.append(told)
+                if not told.again:  # none before it can have a later record
+                    break
+        # What upkeep said again may be of before the last batch: see keeping_record.
+        return max(seen, key=lambda told: (told.record.batch, not told.again), default=Told())
 
     def append(self, rows: DataFrame, table: Table, record: Record) -> None:
         """Add a batch: once, whoever tries it how often. Look at :meth:`last` for what is there then."""
@@ -271,13 +289,12 @@ class Lake:
             self.spark.conf.unset(key)
 
 
+def _name(table: Table | str) -> str:
+    return table if isinstance(table, str) else table.name
+
+
 def _application(table: Table) -> str:
     return f"toril:{table.name}"
-
-
-def _is(told: Told, upto: int | None) -> bool:
-    """Whether this commit wrote a batch, up to a number: none before it can have a later record."""
-    return not told.again and (upto is None or told.record.batch <= upto)
 
 
 def _metadata(record: Record, *, again: bool = False) -> str:
@@ -285,11 +302,10 @@ def _metadata(record: Record, *, again: bool = False) -> str:
     return json.dumps(said, separators=(",", ":"))
 
 
-def _told(metadata: str | None, rows: str | None) -> Told | None:
+def _told(commit: Commit) -> Told | None:
     try:
-        said = json.loads(metadata or "null")
-        count = None if rows is None else int(rows)
-        return Told(msgspec.convert(said[MARK], Record), bool(said.get(AGAIN)), count)
+        said = json.loads(commit.metadata)
+        return Told(msgspec.convert(said[MARK], Record), bool(said.get(AGAIN)), commit.rows)
     except (ValueError, TypeError, KeyError, msgspec.ValidationError):
         return None
 

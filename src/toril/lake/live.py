@@ -62,7 +62,7 @@ async def diff_live(
     part = max(1, round(fraction * BUCKETS))
     chosen = f"pmod(xxhash64({', '.join(KEYS)}), {BUCKETS}) < {part}"
     rows = read(lake, generation).select(*KEYS, *Held._fields).where(chosen)
-    live = Side("live", code_of(work.projection))
+    live = Side("live", code_of(work.projection, upcasters=work.upcasters))
     tally = Tally(Side.of(generation.plan), live, samples)
     there = await asyncio.to_thread(rows.toLocalIterator, prefetchPartitions=True)
     while some := await asyncio.to_thread(_some, there):
@@ -89,7 +89,7 @@ async def _only_live(
     """Aggregates of the live log that a generation does not have, each once."""
     tenant = generation.plan.filters.tenant
     seen: set[str] = set()
-    async for page in _pages(_log_of(backend)):
+    async for page in aggregates_in(_log_of(backend)):
         wanted = [
             (one.tenant, one.type, one.id)
             for one in map(Aggregate.parse, page)
@@ -102,8 +102,8 @@ async def _only_live(
                 yield aggregate
 
 
-async def _pages(log: Log) -> AsyncIterator[list[str]]:
-    """All aggregates of a log by their keys, in Redis and cold."""
+async def aggregates_in(log: Log) -> AsyncIterator[list[str]]:
+    """All aggregates of a log by their keys, in Redis and cold, some at a time; one may come twice."""
     page: list[str] = []
     for partition in (await log.layout(anew=True)).current.all():
         cursor = -1

@@ -9,16 +9,25 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from urllib.parse import unquote
 
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError
-from toril.lake.files import File, Files, current_files, files_of, is_ours, own_session, settings, tables_in
+from toril.lake.files import (
+    current_files,
+    files_of,
+    is_ours,
+    own_session,
+    settings,
+    tables_in,
+    vacuuming,
+)
 from toril.lake.lake import Lake
 from toril.lake.problems import SPARKS, explained, passing
+from toril.lake.storage import File, Files
 
 RETAIN = timedelta(days=7)
 """For how long files stay that only former versions need. Delta's own rule is the same."""
@@ -37,8 +46,8 @@ ATTEMPTS = 3
 ORDER = {"spans": ("tenant", "trace_id")}
 """How rows of days that are over are laid, so that files can be left out: a trace is looked for by these."""
 
-Told = Callable[[str], None]
-"""Is told what is done now."""
+Told = Callable[[int, int, str], None]
+"""Is told how far it is: so many tables, of so many, and what is done now."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +84,7 @@ def maintain(
     """Look after tables, one after the other: what was done for each is given when it is done.
 
     ``retain``: files of former versions stay for so long; it must be longer than the longest reader reads.
+    What is given is checked at once, and so is whether all tables are of a form that we know.
     """
     if retain < RETAIN:
         raise InvalidValue(
@@ -91,16 +101,20 @@ def maintain(
     for name in tables or ():
         if name not in there:
             raise InvalidValue("table", name, f"{lake.path} has: {', '.join(there) or 'none'}")
-    for name in tables or there:
-        yield _Table(mine, files, name, told or _nobody).upkeep(retain, target, most, dry_run)
+    names = tables or there
+    tell = told or _nobody
+    return (
+        _Table(mine, files, name, partial(tell, place, len(names))).upkeep(retain, target, most, dry_run)
+        for place, name in enumerate(names)
+    )
 
 
-def _nobody(_: str) -> None:
+def _nobody(*_: object) -> None:
     """Is told, and does nothing about it."""
 
 
 class _Table:
-    def __init__(self, lake: Lake, files: Files, name: str, told: Told) -> None:
+    def __init__(self, lake: Lake, files: Files, name: str, told: Callable[[str], None]) -> None:
         self.lake = lake
         self.files = files
         self.name = name
@@ -150,7 +164,7 @@ class _Table:
         self.told(f"{self.name}: looking for files that no version needs")
         hours = retain / timedelta(hours=1)
         statement = f"VACUUM {self.lake.sql_name(self.name)} RETAIN {hours:g} HOURS"
-        with vacuuming(self.lake):
+        with vacuuming(self.lake.spark):
             rows = self.lake.spark.sql(f"{statement} DRY RUN" if dry_run else statement).collect()
         if dry_run:
             done.removed = len(rows)
@@ -202,14 +216,3 @@ def _by_order(name: str, partitions: Sequence[str], today: str) -> dict[tuple[st
         day = next((part[13:] for part in partition.split("/") if part.startswith("recorded_day=")), today)
         made[order if day < today else ()].append(partition)
     return made
-
-
-def vacuuming(lake: Lake) -> AbstractContextManager[None]:
-    """Settings under which VACUUM lists few folders in few tasks, and leaves no commit of its own."""
-    cores = int(lake.spark.conf.get("spark.sql.shuffle.partitions", "4") or 4)
-    return settings(
-        lake.spark,
-        spark__databricks__delta__vacuum__logging__enabled="false",
-        spark__databricks__delta__vacuum__parallelDelete__enabled="true",
-        spark__sql__sources__parallelPartitionDiscovery__parallelism=str(cores),
-    )

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark.errors import PySparkException
 
 from toril.connection.errors import AuthenticationFailed, ConnectionFailed, OutcomeUnknown
-from toril.lake.errors import LakeError, OtherWriter
+from toril.lake.errors import LakeError, NoRoom, OtherWriter
 from toril.lake.source.told import told
 
 SPARKS = (PySparkException, Py4JError)
@@ -61,7 +61,7 @@ def explain(problem: Exception, place: str) -> LakeError | None:
     if "DELTA_CONCURRENT_TRANSACTION" in text:
         return OtherWriter(f"another process has written this batch of {place}")
     if any(words in text for words in _NO_ROOM):
-        return LakeError(f"there is no room left for {place}; nothing was changed")
+        return NoRoom(f"there is no room left for {place}; nothing was changed")
     if any(words in text for words in _NO_PLACE):
         return LakeError(f"{place} cannot be written to by this user; nothing was changed")
     return None
@@ -74,6 +74,12 @@ def passing(problem: BaseException) -> bool:
     if spark_is_gone(problem):
         return False
     return isinstance(problem, SPARKS) and any(words in str(problem) for words in _PASSING)
+
+
+def no_room(problem: BaseException) -> bool:
+    """Whether a disk is full: it passes when somebody makes room, which takes a while."""
+    full = isinstance(problem, SPARKS) and any(words in str(problem) for words in _NO_ROOM)
+    return full or isinstance(problem, NoRoom)
 
 
 def unknown(problem: BaseException) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -22,7 +23,7 @@ from toril.lake.generations import Generation, read, remove
 from toril.lake.history import KEYS, history
 from toril.lake.lake import Lake
 from toril.runtime.backend import Rebuilt
-from toril.runtime.generations import WITHIN, GenerationStanding, Loaded
+from toril.runtime.generations import WITHIN, GenerationBehind, GenerationStanding, Loaded
 from toril.runtime.names import generation_name
 from toril.runtime.service import EventSourcingService
 
@@ -49,7 +50,7 @@ class Progress:
         """How far it has caught up, and whether a worker runs it."""
 
     def ready(self, standing: GenerationStanding) -> None:
-        """It has caught up."""
+        """It has caught up. Where it falls behind before readers are switched, it is told again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ async def promote(
 ) -> Promoted:
     """Load a generation, wait until it has caught up within so many events, and let readers see it.
 
+    The last few events are waited for as well, if only for a moment (see :meth:`Generations.draw_level
+    <toril.runtime.generations.Generations.draw_level>`), so that readers do not go back in time.
     ``service``: of the pipeline that it belongs to. ``patience``: seconds to wait; None: as long as it takes.
     """
     told = progress or Progress()
@@ -84,7 +87,11 @@ async def promote(
     while True:
         standing = await service.generations.ready(name, number, within=within)
         if standing.state != "catching up":
-            break
+            told.ready(standing)
+            with suppress(GenerationBehind):  # it has fallen behind again just now
+                before = await service.generations.switch(name, number, within=within)
+                return Promoted(number, before, loaded)
+            continue
         runs = await _runs(service, generation_name(name, number))
         told.behind(standing, runs)
         if patience is not None and time.monotonic() - began > patience:
@@ -94,9 +101,6 @@ async def promote(
                 f"after {patience:g} s ({who}); readers still see the one before"
             )
         await asyncio.sleep(LOOK_EVERY)
-    told.ready(standing)
-    before = await service.generations.switch(name, number, within=within, force=True)
-    return Promoted(number, before, loaded)
 
 
 async def load(
@@ -122,12 +126,18 @@ async def load(
 
 
 async def take_back(service: EventSourcingService, name: str) -> tuple[int, int]:
-    """Let readers see the generation before the one they see: which they see now, and which they saw."""
+    """Let readers see the generation before the one they see: which they see now, and which they saw.
+
+    Where workers still run it, it draws level first, which takes a moment and never more than a few seconds.
+    Where none do, readers see it at once, as far as it had come: what they see then may be older than what
+    they saw.
+    """
     standings = await service.generations.standings(name)
     seen = next(one.number for one in standings if one.state == "current")
     before = [one.number for one in standings if one.number < seen and one.state in ("ready", "catching up")]
     if not before:
         raise LakeError(f"readers of {name} see generation {seen}, and none before it is there any more")
+    await service.generations.draw_level(name, before[-1])
     await service.generations.switch(name, before[-1], force=True)
     return before[-1], seen
 

@@ -105,8 +105,11 @@ def _add(lake: Lake, spans: DataFrame, days: str, run: str) -> None:
     """Add those that are not there: as a batch that says that no more of ``events`` is in the table."""
 
     def write(record: Record) -> bool:
+        # What was read may be of a tenant that was erased since: it is in quarantine no more.
+        still = lake.read(QUARANTINE).where(f"recorded_day IN ({days})").select(*PLACE)
         there = lake.read(SPANS).where(f"recorded_day IN ({days})").select(*PLACE)
-        new = spans.join(there.join(spans.select(*PLACE), list(PLACE), "left_semi"), list(PLACE), "left_anti")
+        there = there.join(spans.select(*PLACE), list(PLACE), "left_semi")
+        new = spans.join(still, list(PLACE), "left_semi").join(there, list(PLACE), "left_anti")
         if new.isEmpty():
             return False
         lake.append(new, SPANS, record)

@@ -24,9 +24,10 @@ from toril.lake.generations import Filters, Generation, Plan, table_of
 from toril.lake.history import KEYS, WHOLE, History, Portion, history
 from toril.lake.lake import Lake, Record
 from toril.lake.progress import Tasks, watching
+from toril.lake.session import spread
 from toril.lake.shown import shown_columns, with_shown
 from toril.lake.subjects import Subject, code_of
-from toril.lake.tables import SPANS
+from toril.lake.tables import SPANS, Table
 from toril.log import Partition, Position
 from toril.pipelines.spans.summary import SPAN_AGGREGATE
 from toril.runtime.backend import GenerationError
@@ -88,7 +89,7 @@ def replay(
         number=0,
         cut={},
         engine=chosen,
-        code=code_of(subject.projection, label),
+        code=code_of(subject.projection, label, subject.upcasters),
         filters=filters,
         log=log,
     )
@@ -108,19 +109,29 @@ def replay(
         table = table_of(plan, shown_columns(subject.projection))
         for number in range(begun.done, plan.portions):
             portion = Portion(number, plan.portions)
-            with watching(lake.spark, f"{plan.name}, portion {number + 1}", partial(told.tasks, number)):
+            with (
+                spread(lake.spark, all_of_it.count // plan.portions),
+                watching(lake.spark, f"{plan.name}, portion {number + 1}", partial(told.tasks, number)),
+            ):
                 rows = states_of(all_of_it, subject, filters, portion, plan.engine)
                 rows = with_shown(rows, subject.projection)
-                lake.append(rows, table, Record(batch=number + 1, positions=plan.cut, run=run))
+                _write(lake, rows, table, begun.record(number + 1, run))
             told.wrote(number)
         told.checking()
         count = check_whole(lake, plan, all_of_it, subject)
         nothing = lake.spark.createDataFrame([], lake.read(table).schema)
-        lake.append(nothing, table, Record(batch=plan.portions + 1, positions=plan.cut, run=run))
-        done = lake.last(table)
-        if done.run != run:
-            raise OtherWriter(f"another process was writing {plan.name} as well, and has finished it")
-    return replace(begun, done=done.batch, rows=count)
+        _write(lake, nothing, table, begun.record(plan.portions + 1, run))
+    return replace(begun, done=plan.portions + 1, rows=count)
+
+
+def _write(lake: Lake, rows: DataFrame, table: Table, record: Record) -> None:
+    """One batch of a generation, or an error where its number was taken."""
+    lake.append(rows, table, record)
+    if lake.last(table) != record:
+        raise OtherWriter(
+            f"{table.name} was written to meanwhile: another process replays it as well, or a tenant was "
+            "erased from it; the same command takes it up again"
+        )
 
 
 def _filters(tenant: str | None, since: int | None, until: int | None) -> Filters:

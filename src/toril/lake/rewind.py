@@ -9,7 +9,8 @@ partition alone, until somebody decides. To rewind it is to decide for the log's
 3. the rows are deleted from ``events``, and the same commit says that the table is back at the last entry
    that both have.
 
-It can be cut off anywhere and run again. Nothing else may write to the lake meanwhile.
+It can be cut off anywhere and run again. Nothing else may write to the lake meanwhile: it is refused while a
+run has not said that it ended, and is not known to be gone; which only the machine knows that it ran on.
 """
 
 from __future__ import annotations
@@ -66,10 +67,15 @@ class Rewound:
     """Generations that were made of lost events as well: replay those projections again."""
 
 
-def rewind(lake: Lake, partition: str, *, url: str | None, log: str = "log") -> Rewound:
-    """Take a partition back to the last entry that log and lake both have. See the module's text."""
+def rewind(lake: Lake, partition: str, *, url: str | None, log: str = "log", force: bool = False) -> Rewound:
+    """Take a partition back to the last entry that log and lake both have. See the module's text.
+
+    ``force``: whoever asks knows that no run is under way, whatever the table ``runs`` says.
+    """
+    lake.check_all()
     lake.check(EVENTS)
-    _refuse_beside_a_run(lake)
+    if not force:
+        _refuse_beside_a_run(lake)
     have = lake.last(EVENTS)
     if partition not in have.positions:
         there = ", ".join(sorted(have.positions)) or "none"
@@ -81,8 +87,8 @@ def rewind(lake: Lake, partition: str, *, url: str | None, log: str = "log") -> 
             raise LakeError(f"partition {partition} has lost nothing that the lake has (nothing was changed)")
         to = _last_common(lake, door, Partition.parse(partition))
     after = f"{_of(partition)} AND ordinal > {to.ordinal}"
-    count = _copy(lake, after)
-    made = Rewound(partition=partition, to=to, lost=count, generations=_with_them(lake, partition, to))
+    with_them = _with_them(lake, partition, to)
+    made = Rewound(partition=partition, to=to, lost=_copy(lake, after), generations=with_them)
     files = files_of(lake)
     for table in MADE_OF_EVENTS:
         if lake.exists(table):
@@ -99,12 +105,11 @@ def rewind(lake: Lake, partition: str, *, url: str | None, log: str = "log") -> 
 def _refuse_beside_a_run(lake: Lake) -> None:
     if not lake.exists(RUNS):
         return
-    for one in Runs(lake).last():
-        if one.what == "run" and one.outcome == "running" and not one.is_gone:
-            raise LakeError(
-                f"run {one.run} is under way (process {one.pid} on {one.host}): stop it first "
-                "(nothing was changed)"
-            )
+    for one in Runs(lake).running("run"):
+        raise LakeError(
+            f"run {one.run} is under way (process {one.pid} on {one.host}): stop it first. If you know that "
+            "it was killed there and never said so, use --force (nothing was changed)"
+        )
 
 
 def _of(partition: str) -> str:

@@ -11,11 +11,10 @@ a day. A batch touches the periods that its spans began in and no others, and no
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import expr
+from pyspark.sql.functions import expr, lit
 
 from toril.errors import InvalidValue
 from toril.lake.buckets import bucket_sql, merged_sql
@@ -166,17 +165,20 @@ def _merge(lake: Lake, part: DataFrame, periods: Iterable[str], record: Record) 
     changes |= {
         f"{name}_buckets": merged_sql(f"old.{name}_buckets", f"new.{name}_buckets") for name in MEASURES
     }
-    changes["batch"] = f"{record.batch}L"
+    changes["batch"] = "new.batch"
     changed = ", ".join(f"{name} = {how}" for name, how in changes.items())
-    put = {name: str(record.batch) if name == "batch" else f"new.{name}" for name in ROLLUPS.names}
-    view = f"toril_rollups_{uuid.uuid4().hex}"
-    part.createOrReplaceTempView(view)
+    put = {name: f"new.{name}" for name in ROLLUPS.names}
+    # As in summaries: the number is no part of the code that Spark makes.
+    part.withColumn("batch", lit(record.batch).cast("bigint")).createOrReplaceTempView(_VIEW)
     try:
         with lake.recording(ROLLUPS, record):
             lake.spark.sql(
-                f"MERGE INTO {lake.sql_name(ROLLUPS)} AS old USING {view} AS new "  # noqa: S608 - names of ours
+                f"MERGE INTO {lake.sql_name(ROLLUPS)} AS old USING {_VIEW} AS new "  # noqa: S608 - names of ours
                 f"ON old.period IN ({listed}) AND {same} WHEN MATCHED THEN UPDATE SET {changed} "
                 f"WHEN NOT MATCHED THEN INSERT ({', '.join(put)}) VALUES ({', '.join(put.values())})"
             )
     finally:
-        lake.spark.catalog.dropTempView(view)
+        lake.spark.catalog.dropTempView(_VIEW)
+
+
+_VIEW = "toril_rollups_of_batch"

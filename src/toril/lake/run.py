@@ -1,7 +1,9 @@
 """A run: every step in a thread of its own, so that a slow table does not hold up the archive.
 
 A step that has written wakes those that read its table. What may pass (a failover, another writer, a worker
-that died) is tried again, with more time in between; any other problem ends that step, and the others go on.
+that died, a full disk) is tried again, with more time in between. Any other problem ends that step. With
+``once`` the others go on, up to what there is; without it the whole run ends, as whoever looks after it would
+not see that a part of it is missing.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from toril.errors import InvalidValue
 from toril.lake.lake import NEVER, Lake, Record
-from toril.lake.problems import one_line, passing, unknown
-from toril.lake.session import another
+from toril.lake.problems import no_room, one_line, passing, unknown
+from toril.lake.session import another, is_remote
 from toril.lake.source import between
 from toril.lake.steps import Step
 
@@ -95,7 +97,8 @@ class Line:
     problems: list[str] = field(default_factory=list)
     """For which the run is not a success."""
     ready: threading.Event = field(default_factory=threading.Event)
-    """Its table is there."""
+    """Its table is there, unless the step has ended before that."""
+    is_prepared: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
     news: threading.Event = field(default_factory=threading.Event)
     """Its source may have more."""
@@ -112,6 +115,8 @@ class Run:
     ``once``: until each table has what its source has, and the first what its step is to bring. ``every``:
     seconds from one batch of the log to the next, while there is no backlog; many small batches are many
     small files. ``told`` is called with news, from any thread.
+
+    It does not begin where what is at the place of one of its tables is not that table.
     """
 
     def __init__(
@@ -136,6 +141,9 @@ class Run:
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
+        self._lake.check_all(
+            {table.name: table for line in self.lines for table in line.step.tables}.values()
+        )
         for line in self.lines:
             self._threads.append(threading.Thread(target=self._work, args=(line,), name=f"lake {line.name}"))
         for thread in self._threads:
@@ -191,11 +199,12 @@ class Run:
         """Have the table; False where there is nothing that it could be fed from."""
         if source is not None:
             source.ready.wait()
-            if source.ended.is_set() and source.problems and not lake.exists(source.step.table):
+            if not source.is_prepared:
                 return False
         self._patiently(line, lambda: line.step.prepare(lake))
         line.record = lake.last(line.step.table)
         self._look_at_stopped(line)
+        line.is_prepared = True
         line.ready.set()
         return True
 
@@ -218,7 +227,7 @@ class Run:
                 line.news.wait(rest)
 
     def _patiently(self, line: Line, what: Callable[[], T]) -> T:
-        """Do something; where it fails in a way that may pass, again and again."""
+        """Do something; where it fails in a way that may pass, again and again. Each time is told."""
         tries = 0
         while True:
             try:
@@ -227,14 +236,22 @@ class Run:
                 tries += 1
                 if self._stop.is_set() or tries >= self._most_tries(problem):
                     raise
-                rest = min(LONGEST_REST, FIRST_REST * 2 ** (tries - 1))
+                rest = self._rest(problem, tries)
                 self._told(Retries(line.name, one_line(problem), rest))
                 self._stop.wait(rest)
 
     def _most_tries(self, problem: Exception) -> float:
         if passing(problem):
             return TRIES_ONCE if self._once else math.inf
+        if no_room(problem):
+            return 1 if self._once else math.inf
         return TRIES_UNKNOWN if unknown(problem) else 1
+
+    def _rest(self, problem: Exception, tries: int) -> float:
+        """How long to wait after so many tries. 2 to the power of all tries of a long night has no float."""
+        if no_room(problem):
+            return LONGEST_REST
+        return min(LONGEST_REST, FIRST_REST * 2.0 ** min(tries - 1, 20))
 
     def _wrote(self, line: Line, record: Record, seconds: float) -> int:
         events = between(line.record.positions, record.positions)
@@ -255,6 +272,8 @@ class Run:
     def _failed(self, line: Line, problem: Exception) -> None:
         line.problems.append(one_line(problem))
         self._told(Failed(line.name, one_line(problem)))
+        if not self._once:
+            self.stop()
 
     def _source(self, line: Line) -> Line | None:
         """The line of this run that feeds what a step reads."""
@@ -269,7 +288,7 @@ class Run:
 
 def own_session(spark: SparkSession, name: str) -> SparkSession:
     """A session for this thread: a batch sets settings that must not be another's."""
-    if not hasattr(spark, "cloneSession"):  # Spark Connect has no context
+    if not is_remote(spark):  # which has no context
         # Jobs of one pool wait for each other; those of several get a fair part each.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         spark.sparkContext.setJobDescription(f"toril lake: {name}")

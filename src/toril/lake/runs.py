@@ -1,22 +1,29 @@
-"""The table ``runs``: what was run on a lake, when, by which code, and what became of it."""
+"""The table ``runs``: what was run on a lake, when, by which code, and what became of it.
+
+A run may have been told a tenant. When that tenant is erased, the rows of the run go, and nothing of it comes
+back: its end is noted by a transaction that sees its beginning in the table, or not at all.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
+from pyspark.sql import DataFrame
 from pyspark.sql.functions import coalesce, col, desc, lit, max_by, struct
 
 import toril
+from toril.lake.errors import OtherWriter
 from toril.lake.lake import Lake
-from toril.lake.problems import explained, one_line
+from toril.lake.problems import SPARKS, explained, one_line, passing
 from toril.lake.tables import Column, Table
 
 RUNS = Table(
@@ -40,6 +47,8 @@ RUNS = Table(
 )
 
 _SCHEMA = RUNS.schema()
+
+ATTEMPTS = 10
 
 
 class OneRun(msgspec.Struct, kw_only=True):
@@ -79,7 +88,8 @@ class Runs:
         self._lake = lake
 
     def begin(self, what: str, arguments: Mapping[str, Any]) -> OneRun:
-        """Note that something begins."""
+        """Note that something begins. Where one of the lake's tables is not what it must be, nothing does."""
+        self._lake.check_all()
         self._lake.ensure(RUNS)
         now = time.time_ns()
         made = OneRun(
@@ -96,37 +106,78 @@ class Runs:
     def end(self, one: OneRun, outcome: str = "done", problem: str | None = None) -> None:
         """Note that it has ended."""
         one.ended_at, one.outcome, one.problem = time.time_ns(), outcome, problem
-        self._note(one)
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                self._note(one)
+            except (*SPARKS, OtherWriter) as other:  # another run ends just now
+                if not left or not passing(other):
+                    raise
+            else:
+                return
 
     @contextmanager
-    def recorded(self, what: str, arguments: Mapping[str, Any]) -> Iterator[OneRun]:
-        """What is done in it is a run; where it raises, the run has failed."""
+    def recorded(
+        self,
+        what: str,
+        arguments: Mapping[str, Any],
+        *,
+        if_there: bool = False,
+        untold: Callable[[str], None] | None = None,
+    ) -> Iterator[OneRun]:
+        """What is done in it is a run: noted when it begins, and when it ends, however it does.
+
+        It is done, unless its ``outcome`` and ``problem`` say otherwise; where it raises it has failed, or
+        was stopped. ``if_there``: only in a lake that has had runs. ``untold`` is told why the end of a run
+        that did not raise could not be noted; without it, that is raised.
+        """
+        if if_there and not self._lake.exists(RUNS):
+            yield OneRun(run="", what=what, started_at=time.time_ns(), arguments=dict(arguments))
+            return
         one = self.begin(what, arguments)
         try:
             yield one
-        except KeyboardInterrupt:
-            self.end(one, "stopped")
-            raise
         except BaseException as problem:
-            self.end(one, "failed", one_line(problem))
+            stopped = isinstance(problem, (KeyboardInterrupt, asyncio.CancelledError))
+            why = None if stopped else one.problem or one_line(problem)
+            with suppress(Exception):  # what went wrong first is what is to be told
+                self.end(one, "stopped" if stopped else "failed", why)
             raise
-        if one.ended_at is None:
-            self.end(one)
+        try:
+            self.end(one, "done" if one.outcome == "running" else one.outcome, one.problem)
+        except Exception as problem:
+            if untold is None:
+                raise
+            untold(one_line(problem))
 
     def last(self, most: int = 20) -> list[OneRun]:
         """The latest runs, the last one first."""
+        return _runs_in(self._newest().limit(most))
+
+    def running(self, what: str) -> list[OneRun]:
+        """All runs of a command that have not said that they ended, and are not known to be gone."""
+        found = _runs_in(self._newest().where((col("what") == what) & (col("outcome") == "running")))
+        return [one for one in found if not one.is_gone]
+
+    def _newest(self) -> DataFrame:
+        """What is known of each run, the last one first."""
         self._lake.check(RUNS)
         newest = max_by(struct(*RUNS.names), coalesce(col("ended_at"), lit(0))).alias("it")
         rows = self._lake.read(RUNS).groupBy("run").agg(newest).select("it.*")
-        found = rows.orderBy(desc("started_at"), desc("run")).limit(most).collect()
-        return [
-            msgspec.convert({**row.asDict(), "arguments": json.loads(row["arguments"])}, OneRun)
-            for row in found
-        ]
+        return rows.orderBy(desc("started_at"), desc("run"))
 
     def _note(self, one: OneRun) -> None:
         row = {**msgspec.structs.asdict(one), "arguments": json.dumps(one.arguments, default=str)}
         values = [tuple(row[name] for name in RUNS.names)]
         made = self._lake.spark.createDataFrame(values, _SCHEMA)
+        if one.ended_at is not None:
+            begun = self._lake.read(RUNS).where(col("run") == one.run).select("run")
+            made = made.join(begun, "run", "left_semi").select(*RUNS.names)
         with explained(self._lake.place(RUNS)):
             made.write.format("delta").mode("append").save(self._lake.place(RUNS))
+
+
+def _runs_in(rows: DataFrame) -> list[OneRun]:
+    return [
+        msgspec.convert({**row.asDict(), "arguments": json.loads(row["arguments"])}, OneRun)
+        for row in rows.collect()
+    ]

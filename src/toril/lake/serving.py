@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
@@ -37,9 +37,9 @@ from pyspark.sql.types import (
 
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError
-from toril.lake.files import local_folder
 from toril.lake.lake import Lake
 from toril.lake.problems import SPARKS, one_line
+from toril.lake.storage import local_folder
 from toril.stores.clickhouse import Database
 
 READS = ("SELECT", "WITH", "DESCRIBE", "DESC", "SHOW", "EXPLAIN")
@@ -174,6 +174,7 @@ CHUNK = 200_000
 """Rows that are brought at once, about."""
 
 LOADS = "lake_loads"
+"""The table of ClickHouse that says of each loaded one what it was loaded from, and how far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,17 @@ class Loaded:
     batch: int
     """The last batch of the lake's table that is in it."""
     removed: int
-    """Rows of tenants that the lake does not have any more."""
+    """Rows that the lake does not have any more: their tenants were erased."""
+
+
+class _Mark(NamedTuple):
+    """How far a table is loaded."""
+
+    load: int = 0
+    """How often that was noted: the last one counts."""
+    source: str = ""
+    """The lake's table, by the id that Delta has given it."""
+    batch: int = 0
 
 
 async def load(
@@ -195,33 +206,69 @@ async def load(
 ) -> Loaded:
     """Bring what is new in a table of the lake into ``lake_<table>`` of a ClickHouse database.
 
-    It can be killed and repeated: a row is there once, as it was last, when read with ``FINAL``.
+    It can be killed and repeated: a row is there once, as it was last, when read with ``FINAL``. What was
+    loaded from another table than the lake has now (it was made anew, or it is another lake) is removed, and
+    all is loaded. So it is where the lake is behind what was loaded: it was put back.
     """
     if table not in KEYS:
         raise InvalidValue("table", table, f"one of {', '.join(KEYS)}")
-    if not lake.exists(table):
-        raise LakeError(f"there is no table {table} in {lake.path}: `toril lake run` makes it")
-    name = f"lake_{table}"
-    await _make(database, name, lake.read(table).drop(*LEFT_OUT).schema, KEYS[table])
-    said = await database.query(f"SELECT max(Batch) FROM {{database}}.{LOADS} WHERE Name = '{name}'")  # noqa: S608
-    after, upto = int(said[0][0]), lake.last(table).batch
+    lake.check(table)
+    name, keys = f"lake_{table}", KEYS[table]
+    source: str = lake.detail(table)["id"]
+    upto = lake.last(table).batch
+    # After that: it has all of these batches. One more that it may have comes once more the next time.
+    rows = lake.read(table, lake.version(table)).drop(*LEFT_OUT)
+    await _make(database, name, rows.schema, keys)
+    mark = await _mark(database, name)
+    if mark.source != source or upto < mark.batch:
+        await database.run(f"empty {name}", _emptying(f"{database.name}.{name}"))
+        mark = await _note(database, name, _Mark(mark.load, source, 0))
     # What a batch has changed once more since is of a later batch, and comes with that.
-    new = lake.batches(table, after, upto).drop(*LEFT_OUT)
-    count = await asyncio.to_thread(new.count) if upto > after else 0
+    new = rows.where(f"batch > {mark.batch}")
+    done = await _bring(database, name, new, keys, await asyncio.to_thread(new.count), told)
+    removed = await _right(database, name, rows, keys)
+    if upto > mark.batch:
+        await _note(database, name, mark._replace(batch=upto))
+    return Loaded(name, done, upto, removed)
+
+
+async def _mark(database: Database, name: str) -> _Mark:
+    said = await database.query(
+        f"SELECT max(Load), argMax(Source, Load), argMax(Batch, Load) FROM {{database}}.{LOADS} "  # noqa: S608
+        f"WHERE Name = '{name}'"
+    )
+    last, source, batch = said[0]
+    return _Mark(int(last), str(source), int(batch))
+
+
+async def _note(database: Database, name: str, mark: _Mark) -> _Mark:
+    noted = mark._replace(load=mark.load + 1)
+    values = f"'{name}', {noted.load}, {_quoted(noted.source)}, {noted.batch}"
+    await database.run(
+        "note what is loaded",
+        lambda client: client.command(f"INSERT INTO {database.name}.{LOADS} SELECT {values}"),
+    )
+    return noted
+
+
+async def _bring(
+    database: Database,
+    name: str,
+    rows: DataFrame,
+    keys: Sequence[str],
+    count: int,
+    told: Callable[[int, int], None] | None = None,
+) -> int:
+    """Insert so many rows, some at a time; how many there were."""
     done = 0
-    for part in _parts(new, KEYS[table], count):
+    for part in _parts(rows, keys, count):
         arrow = await asyncio.to_thread(part.toArrow)
         if arrow.num_rows:
             await database.run(f"insert into {name}", _inserting(name, database.name, arrow))
         done += arrow.num_rows
         if told is not None:
             told(done, count)
-    if upto > after:
-        await database.run(
-            "note what is loaded",
-            lambda client: client.command(f"INSERT INTO {database.name}.{LOADS} SELECT '{name}', {upto}"),
-        )
-    return Loaded(name, done, upto, await _remove_others(lake, database, table, name))
+    return done
 
 
 def _inserting(name: str, database: str, arrow: Any) -> Callable[[Any], None]:
@@ -254,29 +301,39 @@ async def _make(database: Database, name: str, schema: StructType, keys: Sequenc
                 f"ALTER TABLE {database.name}.{name} ADD COLUMN IF NOT EXISTS {_name(column)} {kind}"
             )
         client.command(
-            f"CREATE TABLE IF NOT EXISTS {database.name}.{LOADS} (Name String, Batch Int64) "
-            "ENGINE = ReplacingMergeTree(Batch) ORDER BY Name"
+            f"CREATE TABLE IF NOT EXISTS {database.name}.{LOADS} "
+            "(Name String, Load Int64, Source String, Batch Int64) "
+            "ENGINE = ReplacingMergeTree(Load) ORDER BY Name"
         )
 
     await database.run(f"make {name}", work)
 
 
-async def _remove_others(lake: Lake, database: Database, table: str, name: str) -> int:
-    """A tenant that was erased from the lake is erased here, too."""
-    there = {row[0] for row in await database.query(f"SELECT DISTINCT tenant FROM {{database}}.{name}")}  # noqa: S608
-    if not there:
-        return 0
-    found = await asyncio.to_thread(lake.read(table).select("tenant").distinct().collect)
-    gone = sorted(there - {row["tenant"] for row in found})
+async def _right(database: Database, name: str, rows: DataFrame, keys: Sequence[str]) -> int:
+    """Erase here what was erased from the lake; how many rows that were.
+
+    All rows that the lake has are here. So a tenant that has more here has some that the lake does not have
+    any more: it was erased, and perhaps it came back. All it has here goes, and all it has there comes.
+    """
+    asked = f"SELECT tenant, count() FROM {{database}}.{name} FINAL GROUP BY tenant"  # noqa: S608
+    here = {str(tenant): int(count) for tenant, count in await database.query(asked)}
+    counted = await asyncio.to_thread(rows.groupBy("tenant").count().collect)
+    there = {row["tenant"]: row["count"] for row in counted}
     removed = 0
-    for tenant in gone:
-        counted = await database.query(
-            f"SELECT count() FROM {{database}}.{name} FINAL WHERE tenant = {{tenant:String}}",  # noqa: S608
-            {"tenant": tenant},
-        )
-        removed += int(counted[0][0])
-        await database.run(f"erase from {name}", _erasing(f"{database.name}.{name}", tenant))
+    for tenant in sorted({*here, *there}):
+        had, has = here.get(tenant, 0), there.get(tenant, 0)
+        if had != has:  # fewer, where this was cut off
+            removed += max(0, had - has)
+            await database.run(f"erase from {name}", _erasing(f"{database.name}.{name}", tenant))
+            await _bring(database, name, rows.where(rows["tenant"] == tenant), keys, has)
     return removed
+
+
+def _emptying(name: str) -> Callable[[Any], None]:
+    def empty(client: Any) -> None:
+        client.command(f"TRUNCATE TABLE {name}")
+
+    return empty
 
 
 def _erasing(name: str, tenant: str) -> Callable[[Any], None]:

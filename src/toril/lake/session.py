@@ -6,7 +6,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+
+EVENTS_IN_PART = 100_000
+"""Events in one part of a large shuffle."""
 
 MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|spark://.+|yarn|k8s://.+|sc://.+")
 
@@ -54,10 +59,17 @@ def session(
     return made
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect: its Java, and its paths, are those of a server."""
+    return hasattr(spark, "cloneSession")
+
+
 def another(spark: SparkSession) -> SparkSession:
     """One more session of the same Spark, whose settings are its own."""
-    if hasattr(spark, "cloneSession"):  # Spark Connect has this one instead
-        made: SparkSession = spark.cloneSession()
+    if is_remote(spark):
+        made: SparkSession = spark.cloneSession()  # type: ignore[attr-defined]
+        # While the interpreter ends it would wait for threads that are no more.
+        weakref.finalize(made, made.client.close)
         return made
     return spark.newSession()
 
@@ -75,7 +87,9 @@ def settings(master: str, cores: int = 0) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.databricks.delta.snapshotPartitions": str(min(cores, 16)),
-        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "65536",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",  # an event may be large, and ten thousand are
+        "spark.sql.files.maxPartitionBytes": "32m",  # columns are compressed tenfold: what a task sorts fits
+        "spark.sql.codegen.cache.maxEntries": "2000",  # a batch needs 270 classes; of 100 none is there again
         "spark.databricks.delta.properties.defaults.minReaderVersion": "1",
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",
@@ -89,6 +103,21 @@ def settings(master: str, cores: int = 0) -> dict[str, str]:
             "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "toril-warehouse"),
         }
     return made
+
+
+@contextmanager
+def spread(spark: SparkSession, events: int) -> Iterator[None]:
+    """What is shuffled in it, of so many events, comes in parts that a task can sort in memory.
+
+    Many parts are slow where there is little to do, so a session has few of them.
+    """
+    key = "spark.sql.shuffle.partitions"
+    before = str(spark.conf.get(key))
+    spark.conf.set(key, str(max(int(before), -(-events // EVENTS_IN_PART))))
+    try:
+        yield
+    finally:
+        spark.conf.set(key, before)
 
 
 def _cores(master: str) -> int:

@@ -18,7 +18,7 @@ from toril.lake.errors import OtherWriter
 from toril.lake.lake import Lake, Record
 from toril.lake.reading import NAMES, read_batches
 from toril.lake.steps import BATCHES_AT_ONCE, Step
-from toril.lake.tables import EVENTS, LOG_COLUMNS, QUARANTINE, SPANS
+from toril.lake.tables import EVENTS, LOG_COLUMNS, QUARANTINE, SPANS, Table
 from toril.pipelines.spans.recording import SPAN_RECORDED
 
 PLACE = ("log_epoch", "log_partition", "ordinal")
@@ -34,7 +34,12 @@ class SpansStep(Step):
     def __init__(self, upcasters: Upcasters | None = None) -> None:
         self.upcasters = upcasters
 
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return (EVENTS, QUARANTINE, SPANS)
+
     def prepare(self, lake: Lake) -> None:
+        lake.check_all(self.tables)
         lake.ensure(QUARANTINE)
         lake.ensure(SPANS)
 
@@ -76,6 +81,9 @@ class SpansStep(Step):
             if not more.isEmpty():
                 also = Record(batch=refused.batch + 1, source=upto, positions=positions, run=run)
                 lake.append(more, QUARANTINE, also)
+                # A requeue or an erasure may have taken the number, and then they are not there.
+                if lake.last(QUARANTINE, also.batch) != also:
+                    raise OtherWriter("another process writes to quarantine of this lake as well")
             record = Record(batch=have.batch + 1, source=upto, positions=positions, run=run)
             self.write(lake, left, record)
         finally:

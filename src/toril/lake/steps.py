@@ -29,13 +29,19 @@ class Step(ABC):
         """The table that it reads; None for the log."""
         return self.source
 
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables that it reads or writes."""
+        return (self.source, self.table)
+
     @cached_property
     def stopped(self) -> dict[str, LakeError]:
         """Parts of the source that it has left alone, and why; it goes on with the others."""
         return {}
 
     def prepare(self, lake: Lake) -> None:
-        """Make what it writes, where it is not there."""
+        """Make what it writes, where it is not there; nothing, where one of its tables is another's."""
+        lake.check_all(self.tables)
         lake.ensure(self.table)
 
     def close(self, lake: Lake) -> None:  # noqa: B027 - most hold nothing

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from toril.errors import InvalidValue
 from toril.events.declared import DeclaredProjection
 from toril.events.projection import AnyProjection
 from toril.events.upcasters import Upcasters
+from toril.lake.codes import text_of
 from toril.pipelines.spans.summary import SPAN_AGGREGATE, TraceSummary
 from toril.runtime.names import split_generation
 from toril.runtime.pipeline import Definition
@@ -90,7 +91,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     projection: str = ""
     """What of the projection's class: its name and version."""
     digest: str = ""
-    """Of its declaration, or of its source: equal digests, equal code."""
+    """Of its declaration or all code that it is made of, and of its upcasters: equal digests, equal code."""
     label: str = ""
     """What whoever started it calls this code: a release, a commit."""
     fields: dict[str, Any] = {}
@@ -101,21 +102,23 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.label} ({said})" if self.label else said
 
 
-def code_of(projection: AnyProjection, label: str = "") -> Code:
-    """The code of a projection as it is here."""
+def code_of(projection: AnyProjection, label: str = "", upcasters: Upcasters | None = None) -> Code:
+    """The code of a projection as it is here, with the upcasters that it sees events through."""
     fields: dict[str, Any] = {}
     parts = [projection.name, str(projection.version), str(sorted(projection.event_types or ()))]
     # A declared projection is its class; a written one is an instance of it.
     kind: type = projection if isinstance(projection, type) else type(projection)
+    is_data = False
     if issubclass(kind, DeclaredProjection):
         said = kind.describe()
         fields = {one["name"]: one for one in (*said["fields"], *said["derived"])}
         parts.append(json.dumps(said, sort_keys=True, default=str))
-        compilable = kind.compilable
-    else:
-        compilable = False
-    if not compilable:
-        parts.append(_source(kind))
+        is_data = kind.compilable and not _has_methods(kind)
+    # What is declared without any Python is what its declaration says.
+    parts.append(toril.__version__ if is_data else text_of(projection))
+    if upcasters is not None and (steps := upcasters.steps()):
+        parts += (f"{event_type} {version}" for event_type, version, _ in steps)
+        parts.append(text_of(*(step for _, _, step in steps)))
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return Code(
         projection=f"{projection.name} version {projection.version}",
@@ -125,10 +128,9 @@ def code_of(projection: AnyProjection, label: str = "") -> Code:
     )
 
 
-def _source(kind: type) -> str:
-    """The text of a class; where there is none, what it was compiled to."""
-    try:
-        return inspect.getsource(kind)
-    except (OSError, TypeError):
-        methods = sorted(name for name in vars(kind) if hasattr(vars(kind)[name], "__code__"))
-        return "".join(f"{name} {vars(kind)[name].__code__.co_code.hex()}" for name in methods)
+def _has_methods(kind: type) -> bool:
+    """Whether a declared projection has more than fields."""
+    own = kind.__mro__[: kind.__mro__.index(DeclaredProjection)]
+    return any(
+        isinstance(getattr(one, "__func__", one), FunctionType) for each in own for one in vars(each).values()
+    )

@@ -117,11 +117,12 @@ class SummariesStep(Step):
     source = SPANS
 
     def write(self, lake: Lake, rows: DataFrame, record: Record) -> None:
-        # As a column, the number is no part of the statement: Spark makes code for it once for all batches.
-        parts = parts_of(rows).withColumn("batch", lit(record.batch).cast("bigint")).persist()
+        parts = parts_of(rows).persist()
         try:
             places = _places(lake, parts)
-            parts.createOrReplaceTempView(_VIEW)
+            # As a column of what is kept, the number is no part of the code that Spark makes for the
+            # statement: it is made once for all batches.
+            parts.withColumn("batch", lit(record.batch).cast("bigint")).createOrReplaceTempView(_VIEW)
             with lake.recording(TRACE_SUMMARIES, record):
                 lake.spark.sql(merge_into(lake.sql_name(TRACE_SUMMARIES), places))
         finally:

@@ -9,6 +9,9 @@ from typing import NamedTuple
 FORM = 1
 """The form of tables that this Toril writes, and the last one it reads. It stands in each table."""
 
+NAMES = ("events", "quarantine", "spans", "trace_summaries", "rollups", "erasures", "lost", "runs")
+"""What has a place of its own in a lake, besides generations: nothing else may be there."""
+
 
 class Column(NamedTuple):
     """One column, as Spark SQL names its type."""

@@ -4,7 +4,7 @@ from toril.runtime.backend import GenerationError, Rebuilt
 from toril.runtime.commands import CommandDispatcher, CommandOptions, SendFailed, Sent
 from toril.runtime.decisions import Decision, Skipped, decision_in, skipped
 from toril.runtime.engine import EngineOptions
-from toril.runtime.generations import Generations, GenerationStanding, Loaded
+from toril.runtime.generations import GenerationBehind, Generations, GenerationStanding, Loaded
 from toril.runtime.pipeline import NamedPipelineBuilder, PipelineBuilder, TypedPipelineBuilder
 from toril.runtime.service import EventSourcingService, FailedEvent, Lag, ProcessorStanding
 from toril.runtime.sourcing import (
@@ -27,6 +27,7 @@ __all__ = [
     "EventSourcing",
     "EventSourcingService",
     "FailedEvent",
+    "GenerationBehind",
     "GenerationError",
     "GenerationStanding",
     "Generations",

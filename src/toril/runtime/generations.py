@@ -39,7 +39,16 @@ WITHIN = 1000
 LEVEL_WITHIN = 5.0
 """Seconds that a switch waits for the last few events; then it is done all the same."""
 
+LOOK_EVERY = 0.01
+"""Seconds between two looks at them."""
+
 State = Literal["loading", "catching up", "ready", "current", "retiring", "retired"]
+
+
+class GenerationBehind(GenerationError):
+    """A generation is more events behind than was allowed; nothing was changed."""
+
+    retryable = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +334,9 @@ class Generations:
     async def switch(self, name: str, number: int, *, within: int = WITHIN, force: bool = False) -> int:
         """Let all readers see a generation, in one write; says which one they saw before.
 
-        Refused while it is more events behind than ``within``, unless forced; and always where it is being
-        loaded, or is retired, or was never begun.
+        Refused (:class:`GenerationBehind`) while it is more events behind than ``within``; else the last few
+        are waited for, see :meth:`draw_level`. Forced, it is done at once, however far it is. Refused always
+        where it is being loaded, or is retired, or was never begun.
         """
         projection = self._full(self._check(name))
         seen, known = await self._store.all()
@@ -339,11 +349,11 @@ class Generations:
                 raise GenerationError(f"generation {number} of {name!r} was never loaded")
         standing = await self.ready(name, number, within=within)
         if standing.state == "catching up" and not force:
-            raise GenerationError(
+            raise GenerationBehind(
                 f"generation {number} of {name!r} is {standing.behind} events behind; {within} are allowed"
             )
         if not force and standing.state == "ready":
-            await self._draw_level(name, before, number)
+            await self.draw_level(name, number)
         stage = await self._store.see(projection, number)
         if stage:
             raise GenerationError(
@@ -351,22 +361,31 @@ class Generations:
             )
         return before
 
-    async def _draw_level(self, name: str, before: int, number: int) -> None:
-        """Wait a moment until a generation has passed where the other one is now.
+    async def draw_level(self, name: str, number: int) -> bool:
+        """Wait a moment until a generation is where the one is that readers see; says whether it is.
 
-        Then what readers saw in one is in the other, but for what came during the last round trip.
+        Then what they saw in the one is in the other, but for what came during the last round trip. One that
+        no worker runs is not waited for.
         """
-        processors = [self._full(generation_name(name, each)) for each in (before, number)]
+        before = await self._store.current(self._full(self._check(name)))
+        seen, own = (self._full(generation_name(name, each)) for each in (before, number))
         partitions = await self._backend.partitions()
-        wanted = [(await self._backend.positions(each, processors))[0] for each in partitions]
+
+        async def behind() -> bool:
+            places = await asyncio.gather(
+                *(self._backend.positions(each, [seen, own]) for each in partitions)
+            )
+            return any(at is not None and (its is None or its.ordinal < at.ordinal) for at, its in places)
+
         with suppress(TimeoutError):
             async with asyncio.timeout(LEVEL_WITHIN):
-                for partition, at in zip(partitions, wanted, strict=True):
-                    while at is not None:
-                        _, own = await self._backend.positions(partition, processors)
-                        if own is not None and own.ordinal >= at.ordinal:
-                            break
-                        await asyncio.sleep(0.01)
+                while await behind():
+                    owners = await asyncio.gather(*(self._backend.owner(own, each) for each in partitions))
+                    if not any(owners):
+                        return False
+                    await asyncio.sleep(LOOK_EVERY)
+                return True
+        return False
 
     async def retire(self, name: str, number: int, *, progress: Callable[[int], None] | None = None) -> int:
         """Remove a generation that readers do not see: its place in the log, its states, what it has parked.

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from toril.cli.lake.projections import clickhouse_option, cold_store, interruptible, program
+from toril.cli.lake.projections import (
+    Program,
+    clickhouse_option,
+    cold_store,
+    interruptible,
+    program,
+    program_of_spans,
+)
 from toril.cli.lake.target import lake_options, log_option, opened, url_option
+from toril.cli.lake.working import working
 from toril.cli.looks import aside
 from toril.cli.show import as_json, errors, note, one_line, say
 from toril.errors import InvalidValue, TorilError
-from toril.lake.audit import CHECKS, Audit, LiveStates
+from toril.lake.audit import CHECKS, Audit, LiveStore, LiveSummaries
 from toril.lake.audit import audit as look_through
 from toril.lake.report import report as page
 from toril.lake.runs import Runs
 from toril.lake.source import Door
 from toril.lake.subjects import TRACE_SUMMARY
+from toril.lake.tables import EVENTS
+from toril.runtime.redis import RedisBackend
+from toril.runtime.service import EventSourcingService
 
 
 @click.command()
@@ -33,6 +41,7 @@ from toril.lake.subjects import TRACE_SUMMARY
 @click.option("--no-log", is_flag=True, help="Do not ask the log, or the live store.")
 @click.option("--no-live", is_flag=True, help="Do not ask the live store.")
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a page of HTML here.")
+@program_of_spans
 @clickhouse_option
 @log_option
 @url_option
@@ -43,6 +52,7 @@ def audit(
     no_log: bool,
     no_live: bool,
     report: Path | None,
+    program_: str | None,
     clickhouse: str | None,
     log_name: str,
     url: str | None,
@@ -58,61 +68,58 @@ def audit(
     """
     if report is not None and not report.absolute().parent.is_dir():
         raise InvalidValue("--report", str(report), "a file in a folder that is there")
+    as_lines = json_ or not errors.is_terminal
+    where = program(program_, url, log_name)
+    upcasters = where.upcasters
     with (
-        opened(path, master, name="toril lake audit", quiet=json_) as lake,
+        opened(path, master, name="toril lake audit", quiet=as_lines) as lake,
         interruptible("nothing was changed"),
-        _live(url, log_name, clickhouse, not (no_log or no_live)) as live,
-        Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            console=errors,
-            transient=True,
-            disable=json_ or not errors.is_terminal,
-        ) as progress,
+        _live(where, clickhouse, not (no_log or no_live)) as live,
+        working(lake.spark, "looking", quiet=as_lines) as shown,
     ):
-        task = progress.add_task("looking", total=None)
 
         def told(done: int, of: int, what: str) -> None:
             # One more: the figures of the report come after the last check.
-            progress.update(task, completed=done, total=of + 1, description=CHECKS.get(what, "adding up"))
+            shown.step(done, of + 1, CHECKS.get(what, "adding up"))
 
-        found = look_through(
-            lake,
-            url=url,
-            log=None if no_log else log_name,
-            fraction=fraction,
-            only=only,
-            live=live,
-            told=told,
-        )
-        runs = Runs(lake)
-        one = runs.begin("audit", {"fraction": fraction, "only": list(only), "problems": found.problems})
-        one.rows = {check.name: check.looked for check in found.checks}
-        runs.end(
-            one, "done" if found.ok else "failed", None if found.ok else f"{found.problems:,} differences"
-        )
+        lake.check(EVENTS)
+        with Runs(lake).recorded("audit", {"fraction": fraction, "only": list(only)}) as run:
+            found = look_through(
+                lake,
+                url=where.url,
+                log=None if no_log else where.log,
+                fraction=fraction,
+                only=only,
+                live=live,
+                upcasters=upcasters,
+                told=told,
+            )
+            run.rows = {check.name: check.looked for check in found.checks}
+            run.seconds = {check.name: round(check.seconds, 3) for check in found.checks}
+            if not found.ok:
+                run.outcome, run.problem = "failed", f"{found.problems:,} differences"
     if report is not None:
         report.write_text(page(found), encoding="utf-8")
-    if json_:
-        as_json(found.as_value())
+    if as_lines:
+        as_json(found.as_value(), indent=None)
     else:
         _show(found, report)
     sys.exit(0 if found.ok else 1)
 
 
 @contextmanager
-def _live(
-    url: str | None, log_name: str, clickhouse: str | None, wanted: bool
-) -> Iterator[LiveStates | None]:
+def _live(where: Program, clickhouse: str | None, wanted: bool) -> Iterator[LiveStore | None]:
     """Asks the live store; None where there is none to ask, which is said."""
     if not wanted:
         yield None
         return
-    where = program(None, url, log_name)
-    subject = where.find(TRACE_SUMMARY.processor)
+    subject = where.subjects.get(TRACE_SUMMARY.processor)
+    if subject is None:
+        note(f"the live store is not asked: the program has no {TRACE_SUMMARY.processor}")
+        yield None
+        return
     try:
-        door = Door(url, log_name).__enter__()
+        door = Door(where.url, where.log).__enter__()
     except TorilError as problem:
         note(f"the live store is not asked: {problem}")
         yield None
@@ -120,7 +127,7 @@ def _live(
     try:
         stack = AsyncExitStack()
 
-        async def open_all() -> Any:
+        async def open_all() -> EventSourcingService:
             cold = await stack.enter_async_context(cold_store(clickhouse))
             return await stack.enter_async_context(where.service(subject, cold))
 
@@ -131,15 +138,10 @@ def _live(
             yield None
             return
 
-        async def one(row: Mapping[str, Any]) -> tuple[int, dict[str, Any]] | None:
-            found = await service.get_projection(subject.name, row["tenant"], row["trace_id"])
-            return None if found is None else (found.version, found.state.as_dict())
-
-        async def some(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]] | None]:
-            return list(await asyncio.gather(*map(one, rows)))
-
         try:
-            yield lambda rows: door.do(some(rows))
+            backend = where.live(subject).backend
+            assert isinstance(backend, RedisBackend)
+            yield LiveSummaries(door, service, backend, subject.name)
         finally:
             door.do(stack.aclose())
     finally:

@@ -18,7 +18,8 @@ from toril.cli.lake.projections import (
     program_option,
     projection_argument,
 )
-from toril.cli.lake.target import json_option, lake_option, log_option, master_option, opened, url_option
+from toril.cli.lake.target import lake_options, log_option, opened, url_option
+from toril.cli.lake.working import working
 from toril.cli.looks import aside, number
 from toril.cli.show import Column, as_json, errors, fitted_table, note, one_line, say
 from toril.errors import InvalidValue
@@ -27,6 +28,7 @@ from toril.lake.diff import diff as compared
 from toril.lake.generations import Generation, find, generations
 from toril.lake.lake import Lake
 from toril.lake.live import diff_live
+from toril.lake.runs import Runs
 from toril.lake.subjects import Subject
 
 LIVE = "live"
@@ -45,9 +47,7 @@ RULE = "the number of a generation, or live"
 @clickhouse_option
 @log_option
 @url_option
-@lake_option
-@master_option
-@json_option
+@lake_options
 def diff(
     projection: str,
     one: str | None,
@@ -74,20 +74,27 @@ def diff(
     _check("OTHER", other)
     if one == other == LIVE:
         raise InvalidValue("OTHER", other, "live and live are the same")
+    as_lines = json_ or not errors.is_terminal
     with (
-        opened(path, master, name="toril lake diff", quiet=json_) as lake,
+        opened(path, master, name="toril lake diff", quiet=as_lines) as lake,
         interruptible("nothing was changed"),
     ):
         left, right = _chosen(lake, subject, one, other)
-        with errors.status("comparing …"):
+        sides = [LIVE if side is None else side.number for side in (left, right)]
+        given = {"projection": subject.processor, "one": sides[0], "other": sides[1]}
+        with (
+            Runs(lake).recorded("diff", given) as run,
+            working(lake.spark, "comparing", quiet=as_lines),
+        ):
             if left is not None and right is not None:
                 found = compared(lake, left, right, samples=samples)
             else:
                 generation = left or right
                 assert generation is not None
                 found = asyncio.run(_live(where, subject, lake, generation, fraction, samples, clickhouse))
-    if json_:
-        as_json({"projection": subject.processor, **found.as_value()})
+            run.rows = {"compared": found.compared, "equal": found.equal}
+    if as_lines:
+        as_json({"projection": subject.processor, **found.as_value()}, indent=None)
     else:
         show(found)
     sys.exit(1 if found else 0)

@@ -7,19 +7,21 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from toril.aggregate import check_tenant
 from toril.cli.careful import make_sure_by_name, yes_option
+from toril.cli.lake.projections import interruptible
 from toril.cli.lake.target import lake_options, listed, opened, place
+from toril.cli.lake.working import working
 from toril.cli.looks import number, size
 from toril.cli.show import Column, as_json, errors, fitted_table, note, say
 from toril.lake.erase import ErasedFromLake
 from toril.lake.erase import erase as erase_from
 from toril.lake.errors import LakeError
-from toril.lake.files import local_folder
-from toril.lake.runs import RUNS, Runs
+from toril.lake.problems import one_line as said_of
+from toril.lake.runs import Runs
+from toril.lake.storage import local_folder
 
 WARNING = (
     "This removes all rows of tenant {name} from the lake {place}, and all former versions of its tables, "
@@ -44,29 +46,22 @@ def erase(tenant: str, yes: bool, path: str | None, master: str | None, json_: b
     if folder is not None and not Path(folder).is_dir():
         raise LakeError(f"there is no lake at {where} (nothing was changed)")
     asyncio.run(make_sure_by_name("erase", WARNING.format(name=tenant, place=where), tenant, yes))
-    with opened(path, master, name="toril lake erase", quiet=json_) as lake:
-        # Without the name: it would be the next thing to erase.
-        runs = Runs(lake) if lake.exists(RUNS) else None
-        one = runs.begin("erase", {}) if runs is not None else None
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            console=errors,
-            transient=True,
-            disable=json_ or not errors.is_terminal,
-        ) as progress:
-            task = progress.add_task("looking at the tables", total=None)
-
-            def told(done: int, of: int, what: str) -> None:
-                progress.update(task, completed=done, total=of, description=what)
-
-            report = erase_from(lake, tenant, told)
-        if runs is not None and one is not None:
-            one.rows = {table.table: table.rows for table in report.tables}
-            runs.end(one)
-    if json_:
-        as_json({"lake": where, "rows": report.rows, **asdict(report)})
+    as_lines = json_ or not errors.is_terminal
+    with (
+        opened(path, master, name="toril lake erase", quiet=as_lines) as lake,
+        interruptible("some of it is still there: the same command finishes it"),
+        # Without the name, also in what went wrong: it would be the next thing to erase.
+        Runs(lake).recorded("erase", {}, if_there=True) as run,
+    ):
+        try:
+            with working(lake.spark, "looking at the tables", quiet=as_lines) as shown:
+                report = erase_from(lake, tenant, shown.step)
+        except Exception as problem:
+            run.problem = said_of(problem).replace(tenant, "…")
+            raise
+        run.rows = {table.table: table.rows for table in report.tables}
+    if as_lines:
+        as_json({"lake": where, "rows": report.rows, **asdict(report)}, indent=None)
     else:
         _show(report, where)
 

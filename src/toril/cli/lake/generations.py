@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 
 from toril.cli.lake.projections import Program, program, program_option
-from toril.cli.lake.target import json_option, lake_option, log_option, master_option, opened, url_option
+from toril.cli.lake.target import lake_options, log_option, opened, url_option
 from toril.cli.looks import aside, number
 from toril.cli.show import Column, as_json, fitted_table, one_line, say
 from toril.cli.times import local
@@ -25,9 +25,7 @@ Key = tuple[str, int]
 @program_option
 @log_option
 @url_option
-@lake_option
-@master_option
-@json_option
+@lake_options
 def generations(
     projection: str | None,
     program_: str | None,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
-from toril.cli.careful import Told, with_progress
+from toril.cli.lake.projections import interruptible
 from toril.cli.lake.target import lake_options, opened
+from toril.cli.lake.working import working
 from toril.cli.looks import aside, number
-from toril.cli.show import Column, as_json, fitted_table, note, one_line
+from toril.cli.show import Column, as_json, errors, fitted_table, note, one_line
 from toril.errors import InvalidValue
 from toril.lake.lake import Lake
 from toril.lake.runs import Runs
@@ -47,6 +46,7 @@ def load(
 
     trace_summaries and rollups (or those that are named) come into lake_trace_summaries and lake_rollups:
     what is new since the last time, each row once. Tenants that were erased from the lake are erased there.
+    What was loaded from another lake, or from tables that were made anew since, is replaced by what is here.
     It can be stopped and repeated. Read the tables with FINAL.
 
     'toril lake sql --views' gives the SQL for a ClickHouse that reads the lake's own files instead.
@@ -56,14 +56,16 @@ def load(
             raise InvalidValue("TABLE", name, f"one of {', '.join(KEYS)}")
     if (clickhouse is None) == (directory is None):
         raise InvalidValue("clickhouse", clickhouse or "none", "one of --clickhouse URL and --directory PATH")
+    as_lines = json_ or not errors.is_terminal
     with (
-        opened(path, master, name="toril lake load", quiet=json_) as lake,
+        opened(path, master, name="toril lake load", quiet=as_lines) as lake,
+        interruptible("the same command goes on where it was"),
         Runs(lake).recorded("load", {"tables": list(tables)}) as run,
     ):
-        done = asyncio.run(_load(lake, tables or DEFAULT, clickhouse, directory, json_))
+        done = asyncio.run(_load(lake, tables or DEFAULT, clickhouse, directory, quiet=as_lines))
         run.rows = {one.table: one.rows for one in done}
-    if json_:
-        as_json({"tables": [asdict(one) for one in done]})
+    if as_lines:
+        as_json({"tables": [asdict(one) for one in done]}, indent=None)
         return
     fitted_table(
         [
@@ -78,7 +80,7 @@ def load(
 
 
 async def _load(
-    lake: Lake, tables: tuple[str, ...], url: str | None, directory: Path | None, quiet: bool
+    lake: Lake, tables: tuple[str, ...], url: str | None, directory: Path | None, *, quiet: bool
 ) -> list[Loaded]:
     done: list[Loaded] = []
     async with await Database.open(url, directory=directory) as database:
@@ -86,13 +88,6 @@ async def _load(
             if name in DEFAULT and not lake.exists(name):
                 note(f"there is no table {name} in {lake.path} yet")
                 continue
-
-            def work(told: Told, name: str = name) -> Coroutine[Any, Any, Loaded]:
-                return load_into(lake, database, name, told=told)
-
-            one = await with_progress(f"loading {name}", work, quiet=quiet)
-            if one is None:
-                note("stopped; another run goes on where this one was")
-                break
-            done.append(one)
+            with working(lake.spark, f"loading {name}", quiet=quiet) as shown:
+                done.append(await load_into(lake, database, name, told=shown.rows))
     return done

@@ -6,16 +6,16 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 
 import click
-from rich.status import Status
 from rich.text import Text
 
 from toril.cli.careful import INTERRUPTED
 from toril.cli.lake.target import lake_options, listed, opened
+from toril.cli.lake.working import working
 from toril.cli.looks import aside, number, size
 from toril.cli.show import Column, as_json, complain, errors, fitted_table, note, say
 from toril.cli.times import duration, span
@@ -56,7 +56,7 @@ def maintain(
     job was quicker at is left for the next time. Ctrl-C ends it after the table it is at.
     """
     as_lines = json_ or not errors.is_terminal
-    with opened(path, master, name="toril lake maintain", quiet=json_) as lake, _until_signal() as stop:
+    with opened(path, master, name="toril lake maintain", quiet=as_lines) as lake, _until_signal() as stop:
         while True:
             wait = threading.Timer((every or 0) / 1000, lambda: None)
             wait.daemon = True
@@ -83,12 +83,13 @@ def _round(
     as_lines: bool,
 ) -> list[Upkept]:
     done: list[Upkept] = []
-    recorded = nullcontext() if dry_run else Runs(lake).recorded("maintain", {"tables": list(tables)})
-    status = Status("", console=errors)
-    with recorded as run, nullcontext() if as_lines else status:
-        for one in upkeep(
-            lake, tables or None, retain=retain, dry_run=dry_run, told=lambda what: status.update(what)
-        ):
+    with ExitStack() as stack:
+        shown = stack.enter_context(working(lake.spark, "looking at the tables", quiet=as_lines))
+        # What is given is looked at before a run is noted.
+        work = upkeep(lake, tables or None, retain=retain, dry_run=dry_run, told=shown.step)
+        recorded = nullcontext() if dry_run else Runs(lake).recorded("maintain", {"tables": list(tables)})
+        run = stack.enter_context(recorded)
+        for one in work:
             done.append(one)
             if as_lines:
                 as_json({"dry_run": dry_run, **asdict(one), "seconds": round(one.seconds, 3)}, indent=None)
@@ -98,6 +99,8 @@ def _round(
                 run.seconds[one.table] = round(one.seconds, 3)
             if stop.is_set():
                 note(f"stopped after {one.table}")
+                if run is not None:
+                    run.outcome = "stopped"
                 break
     return done
 

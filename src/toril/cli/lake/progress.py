@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich import box
 from rich.live import Live
@@ -56,11 +55,12 @@ class Rate:
 
 
 class Shown:
-    """See the module's text."""
+    """See the module's text. ``lines_every``: seconds between two lines of JSON; None: a picture."""
 
-    def __init__(self, door: Door, *, as_lines: bool) -> None:
+    def __init__(self, door: Door, one: OneRun, *, lines_every: float | None) -> None:
         self._door = door
-        self._as_lines = as_lines
+        self._one = one
+        self._lines_every = lines_every
         self._tails: Marks = {}
         self._looked = 0.0
         self._rates: dict[str, Rate] = {}
@@ -73,7 +73,10 @@ class Shown:
         """Show a run, while it is entered."""
         self._run = run
         self._rates = {line.name: Rate() for line in run.lines}
-        if self._as_lines:
+        if self._lines_every is not None:
+            self._looked = self._began
+            for rate in self._rates.values():
+                rate.add(self._began, 0)
             yield
             return
         with Live(
@@ -82,55 +85,63 @@ class Shown:
             yield
 
     def look(self) -> None:
-        """Look how far the log and the tables are."""
-        now = time.monotonic()
-        if now - self._looked < LOOK_EVERY or self._run is None:
+        """Look how far the log and the tables are, every so often; where there is no picture, say it."""
+        every = LOOK_EVERY if self._lines_every is None else self._lines_every
+        if self._run is None or time.monotonic() - self._looked < every:
             return
-        self._looked = now
+        self._ask(self._run)
+        if self._lines_every is not None:
+            self._say("progress", self._run)
+
+    def _ask(self, run: Run) -> None:
+        self._looked = time.monotonic()
+        for line in run.lines:
+            self._rates[line.name].add(self._looked, line.events)
         try:
             self._tails = self._door.tails()
         except (ConnectionFailed, OutcomeUnknown):  # the steps say so
-            return
-        for line in self._run.lines:
-            self._rates[line.name].add(now, line.events)
+            self._tails = {}
 
     def behind(self, line: Line) -> int | None:
-        """Events of the log that a table does not have; None where it is not known yet."""
-        if not line.ready.is_set() or not self._tails:
+        """Events of the log that a table does not have; None where it is not known."""
+        if not line.is_prepared or not self._tails:
             return None
         return between(line.record.positions, self._tails)
 
-    def end(self, run: Run, one: OneRun, outcome: str) -> None:
+    def end(self, run: Run, outcome: str) -> None:
         """What became of it."""
-        self._looked = 0.0
-        self.look()
-        seconds = time.monotonic() - self._began
-        if self._as_lines:
-            as_json(self._as_json(run, one, outcome, seconds), indent=None)
+        self._ask(run)
+        if self._lines_every is not None:
+            self._say("ended", run, outcome=outcome)
             return
+        seconds = time.monotonic() - self._began
         errors.print(self._table(run, live=False))
         words = {"done": "all tables are up to date", "stopped": "stopped", "failed": "not all went well"}
-        errors.print(Text(f"{words[outcome]} after {span(round(seconds * 1000))}; run {one.run}", "dim"))
+        errors.print(
+            Text(f"{words[outcome]} after {span(round(seconds * 1000))}; run {self._one.run}", "dim")
+        )
 
-    def _as_json(self, run: Run, one: OneRun, outcome: str, seconds: float) -> dict[str, Any]:
+    def _say(self, what: str, run: Run, **more: str) -> None:
         tables = {
             line.name: {
                 "batch": line.record.batch,
                 "batches": line.batches,
                 "events": line.events,
                 "seconds": round(line.seconds, 3),
+                "events_per_second": round(self._rates[line.name].a_second, 1),
                 "behind": self.behind(line),
             }
             for line in run.lines
         }
-        return {
-            "run": one.run,
-            "what": "ended",
-            "outcome": outcome,
-            "seconds": round(seconds, 3),
+        said = {
+            "run": self._one.run,
+            "what": what,
+            **more,
+            "seconds": round(time.monotonic() - self._began, 3),
             "tables": tables,
             "problems": run.problems,
         }
+        as_json(said, indent=None)
 
     # ------------------------------------------------------------------ the picture
 
@@ -182,7 +193,7 @@ def _left(line: Line, behind: int | None, rate: float) -> str:
     if line.problems:
         return "failed" if line.ended.is_set() else "in part"
     if behind is None:
-        return "starting"
+        return "" if line.is_prepared else "starting"
     if not behind:
         return "up to date"
     return span(round(behind / rate * 1000)) if rate else ""

@@ -23,10 +23,12 @@ from toril.connection.open import URL_VARIABLE
 from toril.errors import InvalidValue
 from toril.events.declared import DeclaredProjection
 from toril.events.projection import FoldProjection
+from toril.events.upcasters import Upcasters
 from toril.lake.subjects import Subject, find_subject, subjects_of
 from toril.log import ColdStore
 from toril.pipelines.spans.ingestion import Ingestion
 from toril.pipelines.spans.memory import MemorySpanTable, MemoryTraceTable
+from toril.pipelines.spans.summary import SPAN_AGGREGATE
 from toril.runtime import EventSourcing
 from toril.runtime.service import EventSourcingService
 
@@ -40,6 +42,12 @@ program_option = click.option(
     "program_",
     metavar="MODULE:NAME",
     help="The program that has the projection; without it, Toril's own, which has trace_summary.",
+)
+program_of_spans = click.option(
+    "--program",
+    "program_",
+    metavar="MODULE:NAME",
+    help="The program that collects spans: by its upcasters old events are read; without it, Toril's own.",
 )
 clickhouse_option = click.option(
     "--clickhouse",
@@ -67,6 +75,19 @@ class Program:
         if self.sourcing is None or subject.definition is None:
             raise Refused(f"{subject.processor} belongs to no pipeline: there are no live states of it")
         return self.sourcing
+
+    @property
+    def upcasters(self) -> Upcasters | None:
+        """Those of its pipeline of spans: they bring old events into the form that tables have."""
+        pipelines = () if self.sourcing is None else self.sourcing.pipelines.values()
+        of_spans = [one.definition for one in pipelines if one.definition.aggregate_type == SPAN_AGGREGATE]
+        if not of_spans:
+            raise Refused(f"the program has no pipeline with aggregates of type {SPAN_AGGREGATE!r}")
+        known = {one.name: one.upcasters for one in of_spans if one.upcasters is not None}
+        found = next(iter(known.values()), None)
+        if any(one is not found for one in known.values()):
+            raise Refused(f"pipelines of spans have different upcasters: {', '.join(known)}")
+        return found
 
     @asynccontextmanager
     async def service(

@@ -8,14 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress
 from rich.text import Text
 
 from toril.cli.careful import make_sure, yes_option
@@ -28,10 +21,11 @@ from toril.cli.lake.projections import (
     program_option,
     projection_argument,
 )
-from toril.cli.lake.target import json_option, lake_option, log_option, master_option, opened, url_option
+from toril.cli.lake.target import lake_options, log_option, opened, url_option
+from toril.cli.lake.working import bars
 from toril.cli.show import as_json, errors, note, one_line, say
 from toril.cli.times import parse_duration, whole
-from toril.errors import InvalidValue
+from toril.errors import InvalidValue, TorilError
 from toril.lake.generations import Generation, find, latest
 from toril.lake.lake import Lake
 from toril.lake.promote import Progress as Told
@@ -63,9 +57,7 @@ NOBODY = 5.0
 @yes_option
 @log_option
 @url_option
-@lake_option
-@master_option
-@json_option
+@lake_options
 def promote(
     projection: str,
     generation: int | None,
@@ -95,23 +87,25 @@ def promote(
             raise InvalidValue(
                 "NUMBER", generation, "--back goes to the generation before, whichever that is"
             )
-        asyncio.run(_back(where, subject, yes, json_))
+        question = f"Let all readers of {subject.processor} see the generation before, once more?"
+        asyncio.run(make_sure("promote --back", question, yes))
+        _back(where, subject, path, master, as_lines=json_ or not errors.is_terminal)
         return
     seconds = None if patience is None else parse_duration("--patience", patience) / 1000
-    with opened(path, master, name="toril lake promote", quiet=json_) as lake:
+    as_lines = json_ or not errors.is_terminal
+    with opened(path, master, name="toril lake promote", quiet=as_lines) as lake:
         chosen = _chosen(lake, subject, generation)
         refuse_part(chosen)
-        as_lines = json_ or not errors.is_terminal
+        asyncio.run(make_sure("promote", _question(chosen), yes))
         arguments = {"projection": subject.processor, "generation": chosen.number, "within": within}
         with (
             interruptible("the same command goes on where it was; readers see what they saw"),
             Runs(lake).recorded("promote", arguments) as one,
         ):
-            asyncio.run(make_sure("promote", _question(chosen), yes))
             with _shown(as_lines) as told:
                 done = asyncio.run(_promote(where, subject, lake, chosen, within, seconds, clickhouse, told))
             one.rows = {chosen.plan.name: done.loaded.placed}
-    if json_:
+    if as_lines:
         as_json({"what": "promoted", "generation": done.number, "before": done.before}, indent=None)
         return
     say(
@@ -159,16 +153,27 @@ async def _promote(
         )
 
 
-async def _back(where: Program, subject: Subject, yes: bool, json_: bool) -> None:
-    question = f"Let all readers of {subject.processor} see the generation before, once more?"
-    await make_sure("promote --back", question, yes)
-    async with where.live(subject) as sourcing:
-        service = sourcing.pipelines[subject.pipeline].service
-        now, before = await take_back(service, subject.name)
-    if json_:
-        as_json({"what": "taken back", "generation": now, "before": before})
+def _back(where: Program, subject: Subject, path: str | None, master: str | None, *, as_lines: bool) -> None:
+    now, before = asyncio.run(_take_back(where, subject))
+    if as_lines:
+        as_json({"what": "taken back", "generation": now, "before": before}, indent=None)
     else:
         say(Text(f"readers of {one_line(subject.processor)} see generation {now}; before, they saw {before}"))
+    # Readers come first: Spark takes its time to start, and it is only noted there.
+    given = {"projection": subject.processor, "back": True, "generation": now, "before": before}
+    try:
+        with (
+            opened(path, master, name="toril lake promote", quiet=True) as lake,
+            Runs(lake).recorded("promote", given, if_there=True),
+        ):
+            pass
+    except TorilError as problem:
+        note(f"it is not among the runs of the lake: {problem}")
+
+
+async def _take_back(where: Program, subject: Subject) -> tuple[int, int]:
+    async with where.live(subject) as sourcing:
+        return await take_back(sourcing.pipelines[subject.pipeline].service, subject.name)
 
 
 class _Shown(Told):
@@ -221,13 +226,5 @@ def _shown(as_lines: bool) -> Iterator[_Shown]:
     if as_lines:
         yield _Shown(None)
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=errors, transient=True) as bar:
+    with bars() as bar:
         yield _Shown(bar)

@@ -9,14 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress
 from rich.text import Text
 
 from toril.cli.lake.projections import (
@@ -26,7 +19,8 @@ from toril.cli.lake.projections import (
     program_option,
     projection_argument,
 )
-from toril.cli.lake.target import json_option, lake_option, log_option, master_option, opened, url_option
+from toril.cli.lake.target import lake_options, log_option, opened, url_option
+from toril.cli.lake.working import bars
 from toril.cli.show import as_json, errors, note, one_line, say
 from toril.cli.times import span, whole
 from toril.errors import InvalidValue
@@ -64,9 +58,7 @@ CUT_RULE = (
 @click.option("--explain", is_flag=True, help="Say how it would be computed, and end.")
 @log_option
 @url_option
-@lake_option
-@master_option
-@json_option
+@lake_options
 def replay(
     projection: str,
     program_: str | None,
@@ -154,7 +146,7 @@ class _Shown(Told):
 
     def __init__(self, bar: Progress | None) -> None:
         self._bar = bar
-        self._task = None if bar is None else bar.add_task("looking at the lake", total=None, rate="")
+        self._task = None if bar is None else bar.add_task("looking at the lake", total=None, said="")
         self._began = self._said = time.monotonic()
         self._first = 0
         self.events = 0
@@ -170,9 +162,9 @@ class _Shown(Told):
             rate = f"about {done / max(time.monotonic() - self._began, 0.1):,.0f} events a second"
         if part is None:  # a task of its own: Rich takes no total back, and stops the clock of what is full
             self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(what, total=None, rate="")
+            self._task = self._bar.add_task(what, total=None, said="")
         else:
-            self._bar.update(self._task, description=what, completed=part, total=1.0, rate=rate)
+            self._bar.update(self._task, description=what, completed=part, total=1.0, said=rate)
 
     def _line(self, what: str, **said: object) -> None:
         if self._bar is None:
@@ -221,15 +213,7 @@ def _shown(as_lines: bool) -> Iterator[_Shown]:
     if as_lines:
         yield _Shown(None)
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=errors, transient=True) as bar:
+    with bars() as bar:
         yield _Shown(bar)
 
 

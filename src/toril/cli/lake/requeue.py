@@ -8,10 +8,12 @@ from dataclasses import asdict
 import click
 from rich.text import Text
 
+from toril.cli.lake.projections import interruptible, program, program_of_spans
 from toril.cli.lake.target import lake_options, opened
+from toril.cli.lake.working import working
 from toril.cli.loading import load
 from toril.cli.looks import aside, number
-from toril.cli.show import Column, as_json, fitted_table, one_line, say
+from toril.cli.show import Column, as_json, errors, fitted_table, one_line, say
 from toril.errors import InvalidValue
 from toril.events import Upcasters
 from toril.lake.quarantine import Requeued
@@ -26,7 +28,8 @@ UPCASTERS_RULE = "it names a module and the Upcasters in it, like shop.events:up
 @click.option("--reason", metavar="TEXT", help="Only those whose reason begins so: data.ai.cost.")
 @click.option("--event-type", metavar="TYPE", help="Only events of this type; '' for those without one.")
 @click.option("--tenant", metavar="TENANT", help="Only this tenant's.")
-@click.option("--upcasters", metavar="MODULE:NAME", help="Those of the pipeline: shop.events:upcasters.")
+@click.option("--upcasters", metavar="MODULE:NAME", help="By these, and not by those of a program.")
+@program_of_spans
 @click.option("--dry-run", is_flag=True, help="Try to read them, and change nothing.")
 @lake_options
 def requeue(
@@ -34,6 +37,7 @@ def requeue(
     event_type: str | None,
     tenant: str | None,
     upcasters: str | None,
+    program_: str | None,
     dry_run: bool,
     path: str | None,
     master: str | None,
@@ -44,11 +48,18 @@ def requeue(
     What can be read now becomes a batch of spans, which the tables after it find at their next run. What
     cannot stays in quarantine, with the reason of today. Cut off and run again, nothing is there twice.
     """
-    by = None if upcasters is None else _upcasters(upcasters)
-    with opened(path, master, name="toril lake requeue", quiet=json_) as lake:
+    if upcasters is not None and program_ is not None:
+        raise InvalidValue("--upcasters", upcasters, "give --program or --upcasters, and not both")
+    by = program(program_, None, "log").upcasters if upcasters is None else _upcasters(upcasters)
+    as_lines = json_ or not errors.is_terminal
+    with (
+        opened(path, master, name="toril lake requeue", quiet=as_lines) as lake,
+        interruptible("the same command tries what is left"),
+    ):
         lake.check(QUARANTINE)
         given = {"reason": reason, "event_type": event_type, "dry_run": dry_run}
-        with nullcontext() if dry_run else Runs(lake).recorded("requeue", given) as run:
+        recorded = nullcontext() if dry_run else Runs(lake).recorded("requeue", given)
+        with recorded as run, working(lake.spark, "reading", quiet=as_lines):
             done = try_again(
                 lake,
                 reason=reason,
@@ -60,8 +71,8 @@ def requeue(
             )
             if run is not None:
                 run.rows["spans"] = done.read
-    if json_:
-        as_json({**asdict(done), "refused": done.refused, "dry_run": dry_run})
+    if as_lines:
+        as_json({**asdict(done), "refused": done.refused, "dry_run": dry_run}, indent=None)
     else:
         _show(done, dry_run)
 

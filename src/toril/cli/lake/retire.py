@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 
 import click
 from rich.text import Text
@@ -12,17 +13,20 @@ from toril.cli.lake.projections import (
     Program,
     clickhouse_option,
     cold_store,
+    interruptible,
     program,
     program_option,
     projection_argument,
 )
-from toril.cli.lake.target import json_option, lake_option, log_option, master_option, opened, url_option
+from toril.cli.lake.target import lake_options, log_option, opened, url_option
+from toril.cli.lake.working import working
 from toril.cli.show import as_json, errors, one_line, say
 from toril.cli.times import whole
 from toril.errors import InvalidValue
-from toril.lake.generations import Generation, look
+from toril.lake.generations import FOLDER, Generation, look
 from toril.lake.lake import Lake
 from toril.lake.promote import retire as retired
+from toril.lake.runs import OneRun, Runs
 from toril.lake.subjects import Subject
 
 
@@ -34,9 +38,7 @@ from toril.lake.subjects import Subject
 @yes_option
 @log_option
 @url_option
-@lake_option
-@master_option
-@json_option
+@lake_options
 def retire(
     projection: str,
     generation: int,
@@ -56,11 +58,15 @@ def retire(
     """
     where = program(program_, url, log_name)
     subject = where.find(projection)
-    with opened(path, master, name="toril lake retire", quiet=json_) as lake:
+    as_lines = json_ or not errors.is_terminal
+    with (
+        opened(path, master, name="toril lake retire", quiet=as_lines) as lake,
+        interruptible("the same command finishes it"),
+    ):
         kept = look(lake, subject.processor, generation)
-        gone = asyncio.run(_retire(where, subject, lake, kept, generation, clickhouse, yes))
-    if json_:
-        as_json({"projection": subject.processor, "retired": generation, "live_states": gone})
+        gone = asyncio.run(_retire(where, subject, lake, kept, generation, clickhouse, yes, quiet=as_lines))
+    if as_lines:
+        as_json({"projection": subject.processor, "retired": generation, "live_states": gone}, indent=None)
     else:
         say(
             Text(
@@ -78,17 +84,29 @@ async def _retire(
     number: int,
     clickhouse: str | None,
     yes: bool,
+    *,
+    quiet: bool,
 ) -> int:
     question = f"Remove generation {number} of {subject.processor}, for good?"
     if where.sourcing is None:
         if kept is None:
             raise InvalidValue("NUMBER", number, f"{subject.processor} has no such generation")
         await make_sure("retire", question, yes)
-        return await retired(lake, kept, None, subject.name, number)
+        with _recorded(lake, subject, number), working(lake.spark, "removing", quiet=quiet):
+            return await retired(lake, kept, None, subject.name, number)
     async with cold_store(clickhouse) as cold, where.service(subject, cold) as service:
         live = [one.number for one in await service.generations.standings(subject.name)]
         if kept is None and number not in live:
             raise InvalidValue("NUMBER", number, f"{subject.processor} has no such generation")
         await make_sure("retire", question, yes)
-        with errors.status("removing …"):
-            return await retired(lake, kept, service, subject.name, number)
+        with (
+            _recorded(lake, subject, number) as run,
+            working(lake.spark, "removing", quiet=quiet),
+        ):
+            gone = await retired(lake, kept, service, subject.name, number)
+            run.rows = {f"{FOLDER}/{subject.processor}/{number}": gone}
+            return gone
+
+
+def _recorded(lake: Lake, subject: Subject, number: int) -> AbstractContextManager[OneRun]:
+    return Runs(lake).recorded("retire", {"projection": subject.processor, "generation": number})

@@ -9,11 +9,14 @@ import click
 from rich.text import Text
 
 from toril.cli.careful import make_sure, yes_option
+from toril.cli.lake.projections import interruptible
 from toril.cli.lake.target import lake_options, log_option, opened, place, url_option
-from toril.cli.show import as_json, note, say
-from toril.lake.rewind import Rewound
+from toril.cli.lake.working import working
+from toril.cli.show import as_json, errors, note, say
+from toril.lake.rewind import LOST, Rewound
 from toril.lake.rewind import rewind as take_back
 from toril.lake.runs import Runs
+from toril.lake.tables import EVENTS
 
 WARNING = (
     "Events of partition {name} that the log has lost leave the table events of {place} for the table lost. "
@@ -23,12 +26,14 @@ WARNING = (
 
 @click.command()
 @click.argument("partition", metavar="PARTITION")
+@click.option("--force", is_flag=True, help="Although a run seems to be under way: it was killed elsewhere.")
 @yes_option
 @log_option
 @url_option
 @lake_options
 def rewind(
     partition: str,
+    force: bool,
     yes: bool,
     log_name: str,
     url: str | None,
@@ -43,12 +48,21 @@ def rewind(
     """
     warning = WARNING.format(name=partition, place=place(path))
     asyncio.run(make_sure("rewind", f"Rewind partition {partition}?", yes, warning=warning))
-    with opened(path, master, name="toril lake rewind", quiet=json_) as lake:
-        done = take_back(lake, partition, url=url, log=log_name)
-        with Runs(lake).recorded("rewind", {"partition": partition, "log": log_name}) as run:
-            run.rows["lost"] = done.lost
-    if json_:
-        as_json({**asdict(done), "to": f"{done.to.ordinal}@{done.to.id}"})
+    as_lines = json_ or not errors.is_terminal
+    with (
+        opened(path, master, name="toril lake rewind", quiet=as_lines) as lake,
+        interruptible("the same command finishes it"),
+    ):
+        lake.check(EVENTS)
+        given = {"partition": partition, "log": log_name, "force": force}
+        with (
+            Runs(lake).recorded("rewind", given) as run,
+            working(lake.spark, "rewinding", quiet=as_lines),
+        ):
+            done = take_back(lake, partition, url=url, log=log_name, force=force)
+            run.rows[LOST.name] = done.lost
+    if as_lines:
+        as_json({**asdict(done), "to": f"{done.to.ordinal}@{done.to.id}"}, indent=None)
     else:
         _show(done)
 

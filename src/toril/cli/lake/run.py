@@ -6,19 +6,20 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 
 import click
 
 from toril.cli.careful import INTERRUPTED
 from toril.cli.lake.progress import Shown
-from toril.cli.lake.target import json_option, lake_option, log_option, master_option, opened, url_option
+from toril.cli.lake.projections import program, program_of_spans
+from toril.cli.lake.target import lake_options, log_option, opened, ui, url_option
 from toril.cli.show import as_json, complain, errors, note
 from toril.cli.times import parse_duration, whole
+from toril.errors import InvalidValue
 from toril.lake.archive import GROUP, MOST, EventsStep
 from toril.lake.lake import Lake
-from toril.lake.problems import one_line
 from toril.lake.rollups import RollupsStep
 from toril.lake.run import Failed, LeftAlone, News, Retries, Run
 from toril.lake.runs import OneRun, Runs
@@ -32,8 +33,15 @@ SAY_EVERY = 0.5
 """Seconds between two pictures of how far it is."""
 
 
-def _every(ctx: click.Context, param: click.Parameter, value: str) -> float:  # noqa: ARG001 - click's
-    return parse_duration("--every", f"{value}s" if value.isdigit() else value) / 1000
+def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:  # noqa: ARG001 - click's
+    return parse_duration(param.opts[0], f"{value}s" if value.isdigit() else value) / 1000
+
+
+def _report_every(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    seconds = _seconds(ctx, param, value)
+    if seconds < 1:
+        raise InvalidValue("--report-every", value, "at least 1s")
+    return seconds
 
 
 def _group(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001 - click's
@@ -47,8 +55,16 @@ def _group(ctx: click.Context, param: click.Parameter, value: str) -> str:  # no
     default="10s",
     show_default=True,
     metavar="TIME",
-    callback=_every,
+    callback=_seconds,
     help="From one batch to the next, while there is no backlog; a number alone is seconds.",
+)
+@click.option(
+    "--report-every",
+    default="10s",
+    show_default=True,
+    metavar="TIME",
+    callback=_report_every,
+    help="With JSON lines: how often one says how far behind the tables are.",
 )
 @click.option(
     "--most",
@@ -65,16 +81,17 @@ def _group(ctx: click.Context, param: click.Parameter, value: str) -> str:  # no
     callback=_group,
     help="The archive's name in the log: 'toril log trim' may keep what it has not read.",
 )
+@program_of_spans
 @log_option
 @url_option
-@lake_option
-@master_option
-@json_option
+@lake_options
 def run(
     once: bool,
     every: float,
+    report_every: float,
     most: int,
     group: str,
+    program_: str | None,
     log_name: str,
     url: str | None,
     path: str | None,
@@ -86,26 +103,42 @@ def run(
     Every event of the log is in the table events once, however often this is killed; spans, trace summaries
     and rollups follow. What is archived may leave the log: its archive position follows the table. At Ctrl-C
     or SIGTERM the batches under way are finished. Any number of processes may run; one does the work.
+
+    What may pass, a full disk too, is told and tried again. Where a table cannot be fed any more, the exit
+    code is 1; without --once, the command ends then. Without a terminal it writes JSON lines.
     """
     as_lines = json_ or not errors.is_terminal
-    with Door(url, log_name) as door:  # before Java is started: it says what is wrong with the log
+    where = program(program_, url, log_name)
+    upcasters = where.upcasters
+    with Door(where.url, where.log) as door:  # before Java is started: it says what is wrong with the log
         until = door.tails() if once else None
         with opened(path, master, name="toril lake run", quiet=as_lines) as lake:
-            events = EventsStep(url, log_name, group=group, most=most, until=until)
-            steps: list[Step] = [events, SpansStep(), SummariesStep(), RollupsStep()]
-            arguments = {"once": once, "log": log_name, "group": group, "most": most, "every": every}
-            code = _run(lake, steps, arguments, door, as_lines=as_lines)
+            events = EventsStep(where.url, where.log, group=group, most=most, until=until)
+            steps: list[Step] = [events, SpansStep(upcasters), SummariesStep(), RollupsStep()]
+            arguments = {"once": once, "log": where.log, "group": group, "most": most, "every": every}
+            arguments |= {} if program_ is None else {"program": program_}
+            with _recorded(lake, arguments, as_lines=as_lines) as one:
+                code = _run(lake, steps, one, door, lines_every=report_every if as_lines else None)
     sys.exit(code)
 
 
-def _run(lake: Lake, steps: list[Step], arguments: dict[str, object], door: Door, *, as_lines: bool) -> int:
-    once, every = bool(arguments["once"]), arguments["every"]
+@contextmanager
+def _recorded(lake: Lake, arguments: dict[str, object], *, as_lines: bool) -> Iterator[OneRun]:
+    # The tables are as they are, whatever can be noted of it.
+    recorded = Runs(lake).recorded("run", arguments, untold=lambda problem: complain(f"runs: {problem}"))
+    with ExitStack() as stack:
+        # First of all: where the lake is another's, or cannot be written to, nothing is begun.
+        with errors.status("looking at the lake …") if not as_lines else nullcontext():
+            one = stack.enter_context(recorded)
+        yield one
+
+
+def _run(lake: Lake, steps: list[Step], one: OneRun, door: Door, *, lines_every: float | None) -> int:
+    once, every = bool(one.arguments["once"]), one.arguments["every"]
     assert isinstance(every, (int, float))
-    runs = Runs(lake)
-    # First of all: where the lake cannot be written to, this says so, and nothing else was begun.
-    with errors.status("looking at the lake …") if not as_lines else nullcontext():
-        one = runs.begin("run", arguments)
-    shown = Shown(door, as_lines=as_lines)
+    shown, as_lines = Shown(door, one, lines_every=lines_every), lines_every is not None
+    if as_lines:
+        as_json({"run": one.run, "what": "began", "lake": lake.path, "spark_ui": ui(lake.spark)}, indent=None)
 
     def told(news: News) -> None:
         if as_lines:
@@ -124,20 +157,13 @@ def _run(lake: Lake, steps: list[Step], arguments: dict[str, object], door: Door
                 running.stop()
                 note(f"{signals.first.name}: finishing the batches under way; once more to end at once")
     outcome = "failed" if running.problems else "stopped" if signals.first is not None else "done"
-    _note_end(runs, one, running, outcome)
-    shown.end(running, one, outcome)
+    one.rows = {line.name: line.events for line in running.lines}
+    one.seconds = {line.name: round(line.seconds, 3) for line in running.lines}
+    one.outcome, one.problem = outcome, "; ".join(running.problems) or None
+    shown.end(running, outcome)
     if running.problems:
         return 1
     return INTERRUPTED if once and signals.first is not None else 0
-
-
-def _note_end(runs: Runs, one: OneRun, running: Run, outcome: str) -> None:
-    one.rows = {line.name: line.events for line in running.lines}
-    one.seconds = {line.name: round(line.seconds, 3) for line in running.lines}
-    try:
-        runs.end(one, outcome, "; ".join(running.problems) or None)
-    except Exception as problem:  # noqa: BLE001 - the tables are as they are, whatever is noted of it
-        complain(f"runs: {one_line(problem)}")
 
 
 class _Signals:

@@ -15,8 +15,9 @@ from toril.cli.show import Column, as_json, fitted_table, one_line, say
 from toril.cli.times import whole
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError
-from toril.lake.files import LocalFiles, local_folder, tables_in
+from toril.lake.files import tables_in
 from toril.lake.serving import Answer, ask, ask_spark, check_statement, has_clickhouse, views
+from toril.lake.storage import LocalFiles, local_folder
 
 LONGEST = 200
 """Letters of a text in a cell; all of it is in --json."""

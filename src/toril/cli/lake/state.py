@@ -9,10 +9,11 @@ import msgspec
 from rich.text import Text
 
 from toril.aggregate import Aggregate
-from toril.cli.lake.projections import moment, program, program_option
-from toril.cli.lake.target import json_option, lake_option, log_option, master_option, opened, url_option
+from toril.cli.lake.projections import interruptible, moment, program, program_option
+from toril.cli.lake.target import lake_options, log_option, opened, url_option
+from toril.cli.lake.working import working
 from toril.cli.looks import pretty, section
-from toril.cli.show import as_json, one_line, say
+from toril.cli.show import as_json, errors, one_line, say
 from toril.cli.times import local, whole
 from toril.errors import InvalidValue
 from toril.events.declared import DeclaredProjection
@@ -33,9 +34,7 @@ from toril.runtime.work import ANY_TYPE
 @program_option
 @log_option
 @url_option
-@lake_option
-@master_option
-@json_option
+@lake_options
 def state(
     tenant: str,
     aggregate_type: str,
@@ -66,13 +65,19 @@ def state(
         if not subjects:
             types = ", ".join(sorted({one.aggregate_type for one in known})) or "none"
             raise InvalidValue("TYPE", aggregate_type, f"a type that a projection is of: {types}")
-    with opened(path, master, name="toril lake state", quiet=json_) as lake:
-        found = [
-            (one, state_at(lake, one, aggregate, url=where.url, log=where.log, version=version, at=at))
-            for one in subjects
-        ]
-    if json_:
-        as_json({one.processor: _value(one, its) for one, its in found})
+    as_lines = json_ or not errors.is_terminal
+    found: list[tuple[Subject, StateThen]] = []
+    with (
+        opened(path, master, name="toril lake state", quiet=as_lines) as lake,
+        interruptible("nothing was changed"),
+        working(lake.spark, "reading", quiet=as_lines) as shown,
+    ):
+        for place, one in enumerate(subjects):
+            shown.step(place, len(subjects), one.processor)
+            its = state_at(lake, one, aggregate, url=where.url, log=where.log, version=version, at=at)
+            found.append((one, its))
+    if as_lines:
+        as_json({one.processor: _value(one, its) for one, its in found}, indent=None)
         return
     say(Text.assemble((one_line(aggregate_id), "bold"), f", {one_line(aggregate_type)}"))
     for one, its in found:

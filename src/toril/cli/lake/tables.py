@@ -8,18 +8,24 @@ from typing import Any
 import click
 from rich.text import Text
 
-from toril.cli.lake.target import lake_options, log_option, opened, url_option
+from toril.cli.lake.target import lake_options, listed, log_option, opened, url_option
 from toril.cli.looks import aside, number, size
-from toril.cli.show import Column, as_json, fitted_table, note, one_line, say
+from toril.cli.show import Column, as_json, fitted_table, note, say
 from toril.connection.errors import ConnectionFailed, EmbeddedServerError
 from toril.errors import InvalidValue
+from toril.lake.erasures import ERASURES
+from toril.lake.generations import generations
 from toril.lake.lake import Lake
+from toril.lake.rewind import LOST
 from toril.lake.runs import RUNS
 from toril.lake.source import Marks, between, tails
 from toril.lake.summaries import TRACE_SUMMARIES
 from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS
 
-NAMES = (EVENTS.name, SPANS.name, QUARANTINE.name, TRACE_SUMMARIES.name, ROLLUPS.name, RUNS.name)
+FED = (EVENTS.name, SPANS.name, QUARANTINE.name, TRACE_SUMMARIES.name, ROLLUPS.name)
+"""Those that follow the log, batch by batch."""
+
+NAMES = (*FED, RUNS.name, ERASURES.name, LOST.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +48,15 @@ class Seen:
 @url_option
 @lake_options
 def tables(log_name: str, url: str | None, path: str | None, master: str | None, json_: bool) -> None:
-    """The tables, their sizes, and how far each is.
+    """The tables, their sizes, and how far each is; generations that are not retired among them.
 
     Behind is counted in events of the log. Where the log cannot be asked, the rest is shown all the same.
     """
     there = _tails(url, log_name)
     with opened(path, master, quiet=json_) as lake:
-        found = [_look(lake, name, there) for name in NAMES if lake.exists(name)]
+        names = [name for name in NAMES if lake.exists(name)]
+        names += [one.plan.name for one in generations(lake) if one.state != "retired"]
+        found = [_look(lake, name, there) for name in names]
         where = lake.path
     if json_:
         as_json({"lake": where, "tables": [asdict(one) for one in found]})
@@ -69,7 +77,7 @@ def _tails(url: str | None, log_name: str) -> Marks | None:
 def _look(lake: Lake, name: str, there: Marks | None) -> Seen:
     detail: Any = lake.spark.sql(f"DESCRIBE DETAIL {lake.sql_name(name)}").first()
     last = lake.last(name)
-    fed = last.batch > 0
+    fed = name in FED and last.batch > 0
     return Seen(
         name,
         lake.read(name).count(),  # from the statistics of the files
@@ -93,7 +101,7 @@ def _show(found: list[Seen]) -> None:
     ]
     rows: list[list[str | Text]] = [
         [
-            one_line(one.name),
+            listed(one.name),
             number(one.rows),
             number(one.files),
             size(one.bytes),

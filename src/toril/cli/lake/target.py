@@ -19,7 +19,7 @@ from toril.errors import InvalidValue
 from toril.lake.errors import SparkMissing
 from toril.lake.generations import FOLDER
 from toril.lake.lake import Lake
-from toril.lake.session import session
+from toril.lake.session import is_remote, session
 
 LAKE_VARIABLE = "TORIL_LAKE"
 
@@ -89,7 +89,7 @@ def opened(
 
 def ui(spark: SparkSession) -> str | None:
     """The address of Spark's own pages, where there are any."""
-    if _is_remote(spark):
+    if is_remote(spark):
         return None
     found: str | None = spark.sparkContext.uiWebUrl
     return found
@@ -124,9 +124,5 @@ def _java_apart() -> Iterator[None]:
 
 def hush(spark: SparkSession) -> None:
     """Spark says at length what a command then says in a line."""
-    if not _is_remote(spark) and VERBOSE not in os.environ:
+    if not is_remote(spark) and VERBOSE not in os.environ:
         spark.sparkContext.setLogLevel("OFF")
-
-
-def _is_remote(spark: SparkSession) -> bool:
-    return hasattr(spark, "cloneSession")

@@ -6,7 +6,19 @@ and every time.
 """
 
 from toril.lake.audit.found import Audit, Check, Figures, Finding, Lag
+from toril.lake.audit.live import LiveSummaries
 from toril.lake.audit.look_through import CHECKS, Told, audit
-from toril.lake.audit.looking import LiveStates
+from toril.lake.audit.looking import LiveStore
 
-__all__ = ["CHECKS", "Audit", "Check", "Figures", "Finding", "Lag", "LiveStates", "Told", "audit"]
+__all__ = [
+    "CHECKS",
+    "Audit",
+    "Check",
+    "Figures",
+    "Finding",
+    "Lag",
+    "LiveStore",
+    "LiveSummaries",
+    "Told",
+    "audit",
+]

@@ -23,11 +23,10 @@ TWICE_VERSION = (
     "two events of an aggregate have one version: a batch was archived twice, or the tenant was erased from "
     "the log, not from the lake, and came again"
 )
-MISSING_VERSION = (
-    "a version between the first and the last is not there: it was lost, or the archive began after the log "
-    "was trimmed"
-)
+MISSING_VERSION = "a version before the last one is not there: it was lost"
+OLDER_VERSIONS = "{:,} aggregates are older than the archive: the log had been trimmed when it began"
 TWICE_PLACE = "a place in the log is in the lake twice: a batch was archived twice"
+OLDER_PLACES = "{:,} places are from before the archive: the log had been trimmed when it began"
 MISSING_PLACE = (
     "the table says that it has read past this place, and the event is not there, and it was not erased: it "
     "was lost"
@@ -54,14 +53,18 @@ def versions(work: Looking, check: Check) -> None:
             expr("count(DISTINCT version) AS versions"),
             expr("min(version) AS first"),
             expr("max(version) AS last"),
+            expr("min_by(struct(log_epoch, log_partition), version) AS place"),
         )
         .cache()
     )
     try:
         check.looked = seen.count()
-        twice = seen.where("events > versions")
+        twice = seen.where("events > versions").drop("place")
         check.add("version twice", twice.count(), TWICE_VERSION, some(twice))
-        gap = seen.where("versions < last")
+        older = f"first > 1 AND versions = last - first + 1 AND {_is_late(work)}"
+        if count := seen.where(older).count():
+            check.notes.append(OLDER_VERSIONS.format(count))
+        gap = seen.where(f"versions < last AND NOT ({older})").drop("place")
         check.add("version missing", gap.count(), MISSING_VERSION, some(gap))
     finally:
         seen.unpersist()
@@ -98,7 +101,25 @@ def ordinals(work: Looking, check: Check) -> None:
         .collect()
     ]
     holes += [(one, last.get(one, 0) + 1, upto) for one, upto in positions.items() if upto > last.get(one, 0)]
+    if work.began:
+        check.notes.append(OLDER_PLACES.format(sum(work.began.values())))
+        since = [(one, max(first, work.began.get(one, 0) + 1), upto) for one, first, upto in holes]
+        holes = [hole for hole in since if hole[1] <= hole[2]]
     _explain_holes(work, check, holes)
+
+
+def _is_late(work: Looking) -> str:
+    """Whether the archive began after the first events of a partition, or of what was before its epoch."""
+    first = min((Partition.parse(name).epoch for name in work.record.positions), default=1)
+    if first > 1:
+        return "true"
+    if not work.began:
+        return "false"
+    places = [
+        f"(place.log_epoch = {one.epoch} AND place.log_partition = {one.number})"
+        for one in sorted(work.began)
+    ]
+    return f"({' OR '.join(places)} OR place.log_epoch > {min(work.began).epoch})"
 
 
 def log(work: Looking, check: Check) -> None:

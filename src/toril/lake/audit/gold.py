@@ -1,15 +1,12 @@
-"""Summaries and rollups: what their spans come to, and what is live."""
+"""Summaries and rollups: what their spans come to."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from typing import Any
 
 from pyspark.sql.functions import expr
 
 from toril.lake.audit.comparing import compare
 from toril.lake.audit.found import Check
-from toril.lake.audit.looking import Looking, Skip
+from toril.lake.audit.looking import Looking
 from toril.lake.rollups import KEYS as ROLLUP_KEYS
 from toril.lake.rollups import rollups_of
 from toril.lake.summaries import TRACE_SUMMARIES, summaries_of
@@ -26,8 +23,6 @@ SUMMARY_DIFFERS = (
 )
 ROLLUP_DIFFERS = "made anew from all spans in one piece, it is another number: a batch was added twice or not"
 SUMS = "rollups and summaries are made of the same spans, so their sums must be the same"
-NOT_LIVE = "the lake has a summary of a trace that the live store does not know: it was erased, or went cold"
-LIVE_DIFFERS = "live and batch have read the same events, and say something else: `live-is-batch` is broken"
 
 
 def summaries(work: Looking, check: Check) -> None:
@@ -48,36 +43,6 @@ def summaries(work: Looking, check: Check) -> None:
         "{} is not what the spans say",
         SUMMARY_DIFFERS,
     )
-
-
-def live(work: Looking, check: Check) -> None:
-    """Every live summary is what the lake says at the same version."""
-    if work.live is None:
-        raise Skip("the live store was not to be asked")
-    work.table(SUMMARIES)
-    rows = work.of_traces(work.lake.read(SUMMARIES)).toLocalIterator(prefetchPartitions=True)
-    other = 0
-    different: dict[str, list[dict[str, Any]]] = {}
-    absent: list[dict[str, Any]] = []
-    for group in _in_groups(rows, 500):
-        for row, state in zip(group, work.live(group), strict=True):
-            who = {"tenant": row["tenant"], "trace_id": row["trace_id"], "version": row["version"]}
-            if state is None:
-                absent.append(who)
-                continue
-            version, fields = state
-            if version != row["version"]:
-                other += 1
-                continue
-            check.looked += 1
-            for name, value in fields.items():
-                if name in row and not _same(row[name], value):
-                    different.setdefault(name, []).append({**who, "lake": row[name], "live": value})
-    check.add("not live", len(absent), NOT_LIVE, absent)
-    for name, found in sorted(different.items()):
-        check.add(f"live {name} differs", len(found), LIVE_DIFFERS, found)
-    if other:
-        check.notes.append(f"{other:,} traces are at another version live, and were not compared")
 
 
 def rollups(work: Looking, check: Check) -> None:
@@ -113,25 +78,3 @@ def rollups(work: Looking, check: Check) -> None:
         "the sum of {} is not that of the summaries",
         SUMS,
     )
-
-
-def _in_groups(rows: Iterable[Any], most: int) -> Iterable[list[dict[str, Any]]]:
-    group: list[dict[str, Any]] = []
-    for row in rows:
-        group.append(row.asDict(recursive=True))
-        if len(group) == most:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether a value of a table is a value of a live state."""
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple, set, frozenset)):
-        return sorted(map(str, one)) == sorted(map(str, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
-        return one is other or one == other
-    return str(one) == str(other)

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from toril.errors import InvalidValue, TorilError
-from toril.lake.audit import events, gold, spans
+from toril.events import Upcasters
+from toril.lake.audit import events, gold, spans, summaries
 from toril.lake.audit.figures import figures
 from toril.lake.audit.found import Audit, Check
-from toril.lake.audit.looking import LiveStates, Looking, Skip
+from toril.lake.audit.looking import LiveStore, Looking, Skip
 from toril.lake.lake import Lake
 from toril.lake.problems import SPARKS, one_line
 from toril.lake.source.told import told as told_by_spark
@@ -24,7 +25,7 @@ CHECKS = {
     "log": "every event that is still in the log is in the lake, byte by byte",
     "spans": "every event that recorded a span is in spans or in quarantine, once, as it was recorded",
     "summaries": "every trace's summary is what its spans come to",
-    "live": "every live summary is what the lake says at the same version",
+    "live": "every live summary is in the lake, and says the same at the same version",
     "rollups": "every rollup is what its spans come to, and their sums are those of the summaries",
 }
 """The checks, and what each proves."""
@@ -35,7 +36,7 @@ _WORK: Mapping[str, Callable[[Looking, Check], None]] = {
     "log": events.log,
     "spans": spans.spans,
     "summaries": gold.summaries,
-    "live": gold.live,
+    "live": summaries.live,
     "rollups": gold.rollups,
 }
 
@@ -47,19 +48,24 @@ def audit(
     log: str | None = "log",
     fraction: float = 1.0,
     only: Sequence[str] = (),
-    live: LiveStates | None = None,
+    live: LiveStore | None = None,
+    upcasters: Upcasters | None = None,
     told: Told | None = None,
 ) -> Audit:
-    """Look through a lake. ``log=None``: without asking the log; ``only``: these checks, by name."""
+    """Look through a lake. ``log=None``: without asking the log; ``only``: these checks, by name.
+
+    ``upcasters``: those by which its spans were read.
+    """
     if not 0 < fraction <= 1:
         raise InvalidValue("fraction", fraction, "more than 0, and at most 1")
     for name in only:
         if name not in CHECKS:
             raise InvalidValue("check", name, f"one of {', '.join(CHECKS)}")
+    lake.check_all()
     lake.check(EVENTS)
     began = time.monotonic()
     made = Audit(lake.path, log or "", fraction, time.time_ns())
-    work = Looking(lake, url, log, fraction, live)
+    work = Looking(lake, url, log, fraction, live, upcasters)
     names = [name for name in CHECKS if not only or name in only]
     for place, name in enumerate(names):
         if told is not None:

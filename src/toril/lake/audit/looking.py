@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
+from toril.events import Upcasters
 from toril.lake.lake import Lake, Record
 from toril.lake.source import Marks
 from toril.lake.tables import EVENTS
+from toril.log import Partition
 from toril.pipelines.spans.summary import SPAN_AGGREGATE
 
 PLACE = ("log_epoch", "log_partition", "ordinal")
@@ -18,8 +21,32 @@ AGGREGATE = ("tenant", "aggregate_type", "aggregate_id")
 PARTS = 10_000
 """Into how many parts a hash divides aggregates."""
 
-LiveStates = Callable[[Sequence[Mapping[str, Any]]], list[tuple[int, dict[str, Any]] | None]]
-"""The live summaries of some traces (``tenant``, ``trace_id``): each with its version, or None."""
+Trace = Mapping[str, Any]
+"""Which one is meant: ``tenant`` and ``trace_id``."""
+
+
+class LiveStore(Protocol):
+    """The live summaries, as an audit asks for them."""
+
+    def positions(self) -> Marks:
+        """Up to where in the log their processor is."""
+        ...
+
+    def states(self, traces: Sequence[Trace]) -> list[tuple[int, dict[str, Any]] | None]:
+        """The summary of each with its version; None where there is none."""
+        ...
+
+    def waiting(self, traces: Sequence[Trace]) -> list[bool]:
+        """Of each, whether an event of it is tried again, or waits for a person."""
+        ...
+
+    def traces(self) -> Iterator[Sequence[Trace]]:
+        """All there are, some at a time; one may come twice."""
+        ...
+
+    def firsts(self, traces: Sequence[Trace]) -> list[tuple[str, int] | None]:
+        """Where in the log the first event of each is, partition and ordinal; None where it was trimmed."""
+        ...
 
 
 class Skip(Exception):
@@ -30,17 +57,29 @@ class Looking:
     """See the module's text."""
 
     def __init__(
-        self, lake: Lake, url: str | None, log: str | None, fraction: float, live: LiveStates | None
+        self,
+        lake: Lake,
+        url: str | None,
+        log: str | None,
+        fraction: float,
+        live: LiveStore | None,
+        upcasters: Upcasters | None = None,
     ) -> None:
         self.lake = lake
         self.url = url
         self.log = log
         self.fraction = fraction
         self.live = live
+        self.upcasters = upcasters
         self.record = lake.last(EVENTS)
         """How far the archive is."""
         self.tails: Marks = {}
         """The ends of the log, where it was asked."""
+
+    @cached_property
+    def began(self) -> dict[Partition, int]:
+        """By partition, the entries that were trimmed when the archive began: they were never in the lake."""
+        return {Partition.parse(name): count for name, count in self.record.began.items() if count}
 
     def chosen(self, rows: DataFrame, *keys: str) -> DataFrame:
         """Those whose aggregate is in the sample."""

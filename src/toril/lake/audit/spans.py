@@ -67,7 +67,7 @@ def spans(work: Looking, check: Check) -> None:
     again = refused.where("requeued_at IS NOT NULL").select(*PLACE)
     names = [column.name for column in SPANS.columns if not column.generated and column.name != "batch"]
     asked = kept.join(again, list(PLACE), "left_anti")
-    made = spans_of(events.join(again, list(PLACE), "left_anti"))
+    made = spans_of(events.join(again, list(PLACE), "left_anti"), work.upcasters)
     compare(
         check,
         asked.select(*names).dropDuplicates(list(PLACE)),

@@ -113,11 +113,15 @@ def _sum(lifting: Lifting, described: Described, where: str) -> NativeField:
     # Two sums of halves are exact without numbers of more than 64 bits.
     high, low = f"sum(shiftright({lifted}, 32))", f"sum(({lifted}) & 4294967295)"
     plus = f"CAST({{0}} + {{1}} AS {sql.EXACT})"
+    exactly = f"CAST(CAST({{0}} AS {sql.EXACT}) * 4294967296BD + {{1}} AS {sql.EXACT})"
+    # Nearly always that fits into 64 bits, and is much quicker there.
+    is_small = f"{{0}} BETWEEN -{2**30} AND {2**30} AND {{1}} < {2**62}"
+    quickly = f"CAST(shiftleft({{0}}, 32) + {{1}} AS {sql.EXACT})"
     return _with_default(
         described,
         type=sql.EXACT,
         gather=(high, low),
-        gathered=f"CAST(CAST({{0}} AS {sql.EXACT}) * 4294967296BD + {{1}} AS {sql.EXACT})",
+        gathered=f"CASE WHEN {is_small} THEN {quickly} ELSE {exactly} END",
         merge=f"CASE WHEN count({{0}}) > 0 THEN {sql.checked('sum({0})', 'a sum')} END",
         join=f"CASE WHEN {{0}} IS NOT NULL AND {{1}} IS NOT NULL THEN {sql.checked(plus, 'a sum')} "
         "ELSE coalesce({0}, {1}) END",
@@ -178,24 +182,25 @@ def _set(lifting: Lifting, described: Described, where: str) -> NativeField:
         parts = [f"array_compact(array({', '.join(values)}))"] if values else []
         parts += [f"coalesce({_members_of(lifting, value, kind)}, array())" for value in lists]
         several = parts[0] if len(parts) == 1 else f"concat({', '.join(parts)})"
-        collected, gathered = f"collect_set({_if(where, several)})", "flatten({0})"
+        collected, gathered = f"collect_set({_if(where, several)})", "array_distinct(flatten({0}))"
     else:
         lifted = _checked(lifting, lifting.value(described["value"]), kind)
-        collected, gathered = f"collect_set({_if(where, lifted)})", "{0}"
+        collected = f"collect_set({_if(where, lifted)})"
+        gathered = "array_distinct({0})" if kind == "float" else "{0}"  # of which 0.0 and -0.0 are one
 
     def limited(values: str) -> str:
-        ordered = f"array_sort(array_distinct({values}))"
+        ordered = f"sort_array({values})"
         kept = ordered if limit is None else f"slice({ordered}, 1, {limit})"
         return f"CASE WHEN size({values}) > 0 THEN {kept} END"
 
-    both = "concat(coalesce({0}, array()), coalesce({1}, array()))"
+    both = "array_union(coalesce({0}, array()), coalesce({1}, array()))"
     return NativeField(
         name=described["name"],
         type=f"ARRAY<{TYPES[kind]}>",
         gather=(collected,),
         gathered=limited(gathered),
         merge="collect_list({0})",
-        merged=limited("flatten({0})"),
+        merged=limited("array_distinct(flatten({0}))"),
         join=limited(both),
         shown_type=f"ARRAY<{TYPES[kind]}>",
         shown="coalesce({0}, array())",
@@ -295,7 +300,7 @@ def _per_key(lifting: Lifting, described: Described, where: str) -> NativeField:
         text = sql.cut(sql.json_text("e.value"), most)
         entry = f"named_struct('key', e.key, {parts}'id', {ident}, 'text', {text})"
         made = f"transform(map_entries({found}), e -> {entry})"
-        of_event = _if(_and(where, *there, f"size({found}) > 0"), f"slice(array_sort({made}), 1, {limit})")
+        of_event = _if(_and(where, *there, f"size({found}) > 0"), f"slice(sort_array({made}), 1, {limit})")
         lists.append(f"collect_list({of_event})")
     arrays = [f"flatten({{{len(singles) + number}}})" for number in range(len(lists))]
     if singles:
@@ -313,7 +318,7 @@ def _per_key(lifting: Lifting, described: Described, where: str) -> NativeField:
         # In order of key and place, the first of each key is the one that counts.
         is_first = "i = 0 OR element_at(a, i).key <> e.key"
         kept = f"slice(filter(a, (e, i) -> {is_first}), 1, {limit})"
-        return f"transform(array(array_sort({entries})), a -> CASE WHEN size(a) > 0 THEN {kept} END)[0]"
+        return f"transform(array(sort_array({entries})), a -> CASE WHEN size(a) > 0 THEN {kept} END)[0]"
 
     kept = ", ".join(f"'p{number}', e.p{number}" for number in range(len(types)))
     again = ", ".join(f"'p{number}', e.p{number}" for number in range(len(types)))

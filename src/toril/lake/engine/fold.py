@@ -6,16 +6,16 @@ there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import col
 
-from toril.events.event import restore_event
+from toril.events.event import AnyEvent, blank_event, fill_in
 from toril.events.projection import AnyProjection
 from toril.events.upcasters import Upcasters
+from toril.lake.engine.typing import quoted
 
 FOLDED = (
     "tenant string, aggregate_type string, aggregate_id string, version bigint, state binary, "
@@ -46,11 +46,19 @@ def folded(projection: AnyProjection, events: DataFrame, upcasters: Upcasters | 
     which it is true is passed over, as a person has decided. As live, an event that cannot be read or taken
     stops its aggregate there.
     """
-    is_skipped = "skipped" if "skipped" in events.columns else "false"
+    is_taken = "NOT skipped" if "skipped" in events.columns else "true"
+    types = projection.event_types
+    # Live, events of all types are brought into today's form, and one that cannot be stops its aggregate.
+    if types is not None and upcasters is None:
+        wanted = ", ".join(map(quoted, sorted(types))) or "NULL"
+        is_taken += f" AND (event_type IS NULL OR event_type IN ({wanted}))"
     chosen = events.selectExpr(
-        *KEYS, "version", "recorded_at", "event_type", "body", f"{is_skipped} AS skipped"
+        "concat(tenant, ':', aggregate_type, ':', aggregate_id) AS key",
+        "version",
+        "recorded_at",
+        f"CASE WHEN {is_taken} THEN body END AS body",
     )
-    ordered = chosen.repartition(*map(col, KEYS)).sortWithinPartitions(*KEYS, "version")
+    ordered = chosen.repartition("key").sortWithinPartitions("key", "version")
 
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _fold(projection, upcasters, batches)
@@ -58,68 +66,58 @@ def folded(projection: AnyProjection, events: DataFrame, upcasters: Upcasters | 
     return ordered.mapInArrow(fold, FOLDED)
 
 
-class _Aggregate:
-    """One aggregate while its events come."""
-
-    def __init__(self, key: tuple[str, str, str], state: Any) -> None:
-        self.key = key
-        self.state = state
-        self.version = 0
-        self.failed: int | None = None
-        self.error: str | None = None
-
-
 def _fold(
     projection: AnyProjection, upcasters: Upcasters | None, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    types, apply = projection.event_types, projection.apply
-    wanted = types or frozenset()
+    """Events in order of aggregate and version; those without a body only count."""
+    types, initial, apply = projection.event_types, projection.initial, projection.apply
     upcast = None if upcasters is None else upcasters.apply
-    # Live, events of all types are brought into today's form, and one that cannot be stops its aggregate.
-    look_at_all = types is None or upcast is not None
-    initial = projection.initial
-    at: _Aggregate | None = None
+    at, blank, state = "", _copies("::"), initial()
+    reached, failed, error = 0, None, None
     made: list[tuple[Any, ...]] = []
-    name = ""
     for batch in batches:
         columns = [batch.column(number).to_pylist() for number in range(batch.num_columns)]
-        for tenant, kind, ident, version, recorded_at, event_type, body, skipped in zip(
-            *columns, strict=True
-        ):
-            key = (tenant, kind, ident)
-            if at is None or at.key != key:
-                if at is not None:
-                    made.append(_done(projection, at))
+        for key, version, recorded_at, body in zip(*columns, strict=True):
+            if key != at:
+                if at:
+                    made.append(_done(projection, at, reached, state, failed, error))
                     if len(made) >= STATES_AT_ONCE:
                         yield _batch(made)
                         made = []
-                at, name = _Aggregate(key, initial()), f"{tenant}:{kind}:{ident}"
-            if at.failed is not None:
+                at, blank, state = key, _copies(key), initial()
+                reached, failed, error = 0, None, None
+            if failed is not None:
                 continue
-            if not skipped and (look_at_all or event_type is None or event_type in wanted):
+            if body is not None:
                 try:
-                    event = restore_event(body, name, version=version, recorded_at=recorded_at)
+                    event = fill_in(blank(), body, version, recorded_at)
                     if upcast is not None:
                         event = upcast(event)
                     if types is None or event.type in types:
-                        at.state = apply(at.state, event)
+                        state = apply(state, event)
                 except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to this event
-                    at.failed, at.error = version, f"{type(problem).__name__}: {problem}"
+                    failed, error = version, f"{type(problem).__name__}: {problem}"
                     continue
-            at.version = version
-    if at is not None:
-        made.append(_done(projection, at))
+            reached = version
+    if at:
+        made.append(_done(projection, at, reached, state, failed, error))
     if made:
         yield _batch(made)
 
 
-def _done(projection: AnyProjection, at: _Aggregate) -> tuple[Any, ...]:
+def _copies(key: str) -> Callable[[], AnyEvent]:
+    made: Callable[[], AnyEvent] = blank_event(key).__copy__  # type: ignore[attr-defined]
+    return made
+
+
+def _done(
+    projection: AnyProjection, key: str, reached: int, state: Any, failed: int | None, error: str | None
+) -> tuple[Any, ...]:
+    names = key.split(":", 2)
     try:
-        state = projection.encode(at.state)
+        return (*names, reached, projection.encode(state), failed, error)
     except Exception as problem:  # noqa: BLE001 - a state that cannot be kept belongs to its events
-        failed, error = at.failed or at.version, at.error or f"{type(problem).__name__}: {problem}"
-        return (*at.key, 0, None, failed, error)
-    return (*at.key, at.version, state, at.failed, at.error)
+        return (*names, 0, None, failed or reached, error or f"{type(problem).__name__}: {problem}")
 
 
 def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:

@@ -8,8 +8,8 @@ of it (:meth:`Native.show`). What is accumulated is what the live state accumula
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, islice
 from typing import Any
 
 import msgspec
@@ -209,16 +209,12 @@ def encoded(native: Native, accumulated: DataFrame) -> DataFrame:
     fields = [(one["name"], one["field"], one.get("kind"), places[one["name"]]) for one in described]
 
     def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storers = [(field, _storer(what, kind, several)) for field, what, kind, several in fields]
+        names = [field for field, *_ in fields]
         for batch in batches:
-            columns = {
-                field: [None if one is None else store(one) for one in batch.column(field).to_pylist()]
-                for field, store in storers
-            }
-            names = list(columns)
+            columns = [_stored(batch.column(field), *how) for field, *how in fields]
             states = [
                 wrap_state(name, version, dict(zip(names, row, strict=True)))
-                for row in zip(*columns.values(), strict=True)
+                for row in zip(*columns, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(
                 [
@@ -242,29 +238,37 @@ STATE_COLUMNS = ("tenant", "aggregate_type", "aggregate_id", "version", "state")
 STATES = "tenant string, aggregate_type string, aggregate_id string, version bigint, state binary"
 
 
-def _storer(what: str, kind: str | None, several: bool) -> Callable[[Any], Any]:
-    """From a value of a column to what a field stores."""
+def _stored(column: pa.Array, what: str, kind: str | None, several: bool) -> list[Any]:
+    """What a field stores, of each value of its column. Structs are taken apart first: it is much quicker."""
     if what == "sum":
-        return int
+        try:
+            return column.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+        except pa.ArrowInvalid:  # some have more than 64 bits
+            return [None if one is None else int(one) for one in column.to_pylist()]
     if what in ("first_by", "last_by"):
-        return lambda one: _stored_by(one, kind == "json", several)
+        return list(_stored_by(column, kind == "json", several))
     if what == "first_per_key":
-        return lambda entries: _stored_per_key(entries, several)
-    return lambda value: value
+        return list(_stored_per_key(column, several))
+    return column.to_pylist()  # type: ignore[no-any-return]
 
 
-def _stored_by(one: dict[str, Any], is_json: bool, several: bool) -> list[Any]:
-    *place, ident, value = one.values()
-    return [place if several else place[0], ident, msgspec.Raw(value.encode()) if is_json else value]
+def _stored_by(column: pa.Array, is_json: bool, several: bool) -> Iterator[Any]:
+    *places, idents, values = (part.to_pylist() for part in column.flatten())
+    there = column.is_valid().to_pylist()
+    if is_json:
+        values = [value and msgspec.Raw(value.encode()) for value in values]
+    ordered = zip(*places, strict=True) if several else places[0]
+    for one in zip(there, ordered, idents, values, strict=True):
+        yield one[1:] if one[0] else None
 
 
-def _stored_per_key(entries: list[dict[str, Any]], several: bool) -> list[Any]:
-    parts = []
-    for one in entries:
-        key, *place, ident, text = one.values()
-        parts.append((place, ident, key, text))
-    parts.sort()
-    return [
-        [place if several else place[0], ident, {key: text for _, _, key, text in group}]
-        for (place, ident), group in groupby(parts, lambda part: part[:2])
-    ]
+def _stored_per_key(column: pa.Array, several: bool) -> Iterator[Any]:
+    keys, *places, idents, texts = (part.to_pylist() for part in column.flatten().flatten())
+    ordered = zip(*places, strict=True) if several else places[0]
+    entries = zip(ordered, idents, keys, texts, strict=True)
+    for count in column.value_lengths().to_pylist():
+        if count is None:
+            yield None
+            continue
+        grouped = groupby(sorted(islice(entries, count)), lambda part: part[:2])
+        yield [(*key, {name: text for _, _, name, text in group}) for key, group in grouped]

@@ -1,0 +1,169 @@
+"""Where tables are stored: their files, listed, read and removed where Delta has no word for it.
+
+Of a folder on this machine by the system; of a URL by Hadoop's file systems, through the session's own JVM.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from toril.lake.errors import LakeError
+
+LOG = "_delta_log"
+"""The folder that makes a folder a table."""
+
+
+class File(NamedTuple):
+    """A file, by its path below what was listed."""
+
+    path: str
+    size: int
+
+
+class Files(Protocol):
+    """What can be done with files, wherever they are. Paths are those below the place it was made for."""
+
+    def folders(self, below: str) -> list[str]:
+        """The names of the folders in a folder; none where it is not there."""
+        ...
+
+    def walk(self, below: str) -> list[File]:
+        """All files in a folder and in the folders in it, by their paths below it."""
+        ...
+
+    def has(self, path: str) -> bool:
+        """Whether there is a file."""
+        ...
+
+    def read(self, path: str) -> str | None:
+        """What is in a file; None where it is not there."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that is in it. What is not there is removed."""
+        ...
+
+
+class LocalFiles:
+    """Files on this machine."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def folders(self, below: str) -> list[str]:
+        try:
+            return sorted(entry.name for entry in os.scandir(self._place / below) if entry.is_dir())
+        except OSError:
+            return []
+
+    def walk(self, below: str) -> list[File]:
+        return sorted(_walk(self._place / below, ""))
+
+    def has(self, path: str) -> bool:
+        return (self._place / path).is_file()
+
+    def read(self, path: str) -> str | None:
+        try:
+            return (self._place / path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def remove(self, path: str) -> None:
+        place = self._place / path
+        if place.is_dir():
+            for file in self.walk(path):
+                (place / file.path).unlink(missing_ok=True)
+            for folder in sorted((one for one in place.rglob("*") if one.is_dir()), reverse=True):
+                folder.rmdir()
+            place.rmdir()
+        else:
+            place.unlink(missing_ok=True)
+
+
+def _walk(place: Path, below: str) -> Iterator[File]:
+    try:
+        found = list(os.scandir(place))
+    except FileNotFoundError:  # a folder that was removed meanwhile
+        return
+    for entry in found:
+        if entry.is_dir():
+            yield from _walk(place / entry.name, f"{below}{entry.name}/")
+        else:
+            try:
+                yield File(f"{below}{entry.name}", entry.stat().st_size)
+            except FileNotFoundError:
+                continue
+
+
+class HadoopFiles:
+    """Files where only Spark can reach them."""
+
+    def __init__(self, spark: SparkSession, place: str) -> None:
+        jvm: Any = getattr(spark, "_jvm", None)
+        if jvm is None:
+            raise LakeError(
+                f"the files at {place} can be listed and removed by a Spark session of this process only, "
+                "and this one is remote (sc://…)"
+            )
+        self._place = place
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._text = jvm.org.apache.commons.io.IOUtils.toString
+        conf = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._system = self._path(place).getFileSystem(conf)
+
+    def _list(self, below: str) -> list[Any]:
+        place = self._path(f"{self._place}/{below}" if below else self._place)
+        return list(self._system.listStatus(place)) if self._system.exists(place) else []
+
+    def folders(self, below: str) -> list[str]:
+        return sorted(one.getPath().getName() for one in self._list(below) if one.isDirectory())
+
+    def walk(self, below: str) -> list[File]:
+        return sorted(self._below(below, ""))
+
+    def _below(self, folder: str, prefix: str) -> Iterator[File]:
+        for one in self._list(folder):
+            name = one.getPath().getName()
+            if one.isDirectory():
+                yield from self._below(f"{folder}/{name}", f"{prefix}{name}/")
+            else:
+                yield File(f"{prefix}{name}", one.getLen())
+
+    def has(self, path: str) -> bool:
+        return bool(self._system.exists(self._path(f"{self._place}/{path}")))
+
+    def read(self, path: str) -> str | None:
+        try:
+            stream = self._system.open(self._path(f"{self._place}/{path}"))
+        except Py4JJavaError as problem:
+            if problem.java_exception.getClass().getSimpleName() == "FileNotFoundException":
+                return None
+            raise
+        try:
+            return str(self._text(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def remove(self, path: str) -> None:
+        self._system.delete(self._path(f"{self._place}/{path}"), True)
+
+
+def local_folder(place: str) -> Path | None:
+    """The folder that a path or a ``file:`` URL names; None where it is elsewhere."""
+    parts = urlsplit(place)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return Path(place).absolute() if not parts.scheme else None
+
+
+def files_at(spark: SparkSession, place: str) -> Files:
+    """The files below a path or URL."""
+    folder = local_folder(place)
+    return HadoopFiles(spark, place) if folder is None else LocalFiles(folder)

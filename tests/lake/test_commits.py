@@ -1,0 +1,64 @@
+"""What the files of Delta's log say of commits is what Delta says of them."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from tests.lake.rows import add_events
+from toril.lake import commits as module
+from toril.lake.commits import Commit, commits
+from toril.lake.lake import Lake
+from toril.lake.storage import HadoopFiles
+from toril.lake.tables import EVENTS
+
+
+def by_delta(lake: Lake) -> list[Commit]:
+    """As ``DESCRIBE HISTORY`` has it."""
+    return list(module._in_history(lake.spark, lake.place(EVENTS)))
+
+
+def test_commits_are_those_of_the_history_by_files_here_and_elsewhere(lake: Lake) -> None:
+    """Before a checkpoint and after it, where its hint is old, wrong, or not there, and old ones are gone."""
+    log = Path(lake.place(EVENTS)) / "_delta_log"
+    elsewhere = HadoopFiles(lake.spark, f"file://{lake.path}")
+
+    def check() -> list[Commit]:
+        found = list(lake.commits(EVENTS))
+        assert found == list(module._in_files(elsewhere, "events/_delta_log"))
+        assert lake.version(EVENTS) == found[0].version
+        return found
+
+    for batch in (1, 2):
+        add_events(lake, batch, 4, ["acme"])
+    assert check() == by_delta(lake)
+    assert [one.rows for one in lake.commits(EVENTS)] == [4, 4, None]
+    with lake.keeping_record(EVENTS):
+        for number in count():
+            lake.spark.sql(f"ALTER TABLE {lake.sql_name(EVENTS)} SET TBLPROPERTIES ('x' = '{number}')")
+            if (log / "_last_checkpoint").exists() and number % 10 == 5:
+                break
+    history = by_delta(lake)
+    assert check() == history
+    assert lake.last(EVENTS).batch == 2
+
+    hint = log / "_last_checkpoint"
+    said = hint.read_text()
+    (log / "._last_checkpoint.crc").unlink()  # of Hadoop, which would find that it was changed
+    for other in (*(said.replace('"version":10', f'"version":{wrong}') for wrong in (99, 3)), "{"):
+        assert other != said
+        hint.write_text(other)
+        assert check() == history
+    for version in range(8):
+        (log / f"{version:020d}.json").unlink()
+    assert check() == history[:-8]
+    hint.unlink()
+    assert check() == history[:-8]
+
+
+def test_commits_of_what_is_no_table_are_an_error_of_spark(lake: Lake) -> None:
+    with pytest.raises(AnalysisException, match="DELTA_"):
+        next(commits(lake.spark, lake.path, "nothing"))
