@@ -32,6 +32,8 @@ LATE = 50_000
 BEGAN = 1_790_000_000_000_000_000
 APART = 25_000_000
 """Nanoseconds from an event to the next: ten million are three days."""
+SCATTER = 0x9E3779B97F4A7C15F39CC0605CEDC835
+"""Ids of traces are as random as those of tracers; this number is odd, so no two of them are the same."""
 TENANTS = ("acme", "globex", "initech", "umbrella")
 MODELS = ("gpt-4o", "gpt-4o-mini", "claude-sonnet-4", "gemini-2.5-pro", "mistral-large")
 PAGE = 5_000
@@ -60,7 +62,7 @@ def span_of(trace: int, number: int) -> tuple[str, Span]:
     chance = (trace * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     chance ^= chance >> 29
     tenant = TENANTS[trace % 7 % len(TENANTS)]
-    trace_id = f"{trace + 1:032x}"
+    trace_id = f"{(trace + 1) * SCATTER % 2**128:032x}"
     start = BEGAN + trace * SPANS * APART + number * 20_000_000
     took = 1_000_000 << (chance % 12)
     failed = chance % 53 == 0
