@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +14,19 @@ from tests.conftest import Servers, emptied
 from tests.lake.shop import Basket, BasketInCents, Shop, archive, during, folded, states
 from tests.queue.audit import until
 from toril import connect
+from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.lake.archive import GROUP
 from toril.lake.errors import LakeError
-from toril.lake.generations import Plan, find, generations, read
+from toril.lake.generations import Generation, Plan, find, generations, read
 from toril.lake.lake import Lake
 from toril.lake.progress import Tasks
+from toril.lake.promote import promote
 from toril.lake.replay import Progress, replay
 from toril.lake.source import tails
 from toril.lake.subjects import find_subject
 from toril.lake.tables import EVENTS
+from toril.lake.travel import state_at, states_at
 from toril.log import Log, Retention
 from toril.log.upkeep import trim
 from toril.testing import standalone
@@ -221,6 +225,43 @@ def test_what_people_decided_live_is_decided_the_same_in_replay(url: str, lake: 
     assert Basket().decode(bytes(rows["skipped"]["state"])) == {"sum": 4, "events": 2}
     assert (rows["waits"]["failed_version"], rows["waits"]["failed"]) == (2, "ValueError: broken")
     assert rows["skipped"]["failed_version"] is None
+    # Readers see the second generation from now on, and people decide about that one.
+    undecided = during(shop := Shop(url), lambda: promoted_and_skipped(shop, lake, made), worker=True)
+    subject, later = shop.subjects[NAME], Aggregate("acme", "basket", "later")
+    third = replay(lake, subject, url=url)
+    assert third.number == 3
+    rows = {row["aggregate_id"]: row for row in read(lake, third).collect()}
+    assert {name: row["version"] for name, row in rows.items()} == {**live, "later": 3}
+    assert [name for name, row in rows.items() if row["failed_version"] is not None] == ["waits"]
+    found = state_at(lake, subject, later, url=url)
+    assert (found.version, found.state, found.failed) == (3, {"sum": 4, "events": 2}, None)
+    assert state_at(lake, subject, later, url=url, at=undecided).failed_version == 2
+    with states_at(lake, subject, url=url, at=undecided) as then:
+        failed = {row["aggregate_id"]: row["failed_version"] for row in then.collect()}
+    assert failed == {"good": None, "skipped": None, "last": None, "waits": 2, "later": 2}
+
+
+async def promoted_and_skipped(shop: Shop, lake: Lake, made: Generation) -> int:
+    """Promotes a generation, and has it skip an event; says a time when that was not decided yet."""
+    service = shop.pipeline.service
+    await promote(lake, made, service, url=shop.url)
+    await shop.buy("later", 1, "broken", 3)
+
+    async def failed() -> bool:
+        found = await service.get_failed_events("acme", processor="basket@2")
+        return {one.aggregate.id for one in found} == {"waits", "later"}
+
+    await until(failed, "an event of the second generation to fail")
+    undecided = time.time_ns()
+    await asyncio.sleep(0.005)  # a millisecond on the server is after it
+    await service.skip_failed("basket@2", "acme", "later", by="ann", reason="no price")
+
+    async def done() -> bool:
+        found = await service.get_projection("basket", "acme", "later")
+        return found is not None and found.version == 3
+
+    await until(done, "the rest of it to be processed")
+    return undecided
 
 
 def test_retention_safe_while_a_replay_reads(lake: Lake, tmp_path: Path) -> None:

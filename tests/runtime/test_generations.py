@@ -24,11 +24,14 @@ from tests.runtime.generations import (
     sourcing_of,
 )
 from toril.aggregate import Aggregate
-from toril.events import AnyEvent, EventHandler, HandlerContext
+from toril.events import AnyEvent, EventHandler, HandlerContext, NewEvent
 from toril.events.errors import ConfigurationError
 from toril.runtime import (
+    Decision,
     GenerationError,
     Rebuilt,
+    decision_in,
+    skipped,
 )
 from toril.stores import MemoryProjectionStore
 
@@ -182,6 +185,92 @@ async def test_whoever_depends_on_a_projection_or_decides_on_it_follows_the_poin
             await traffic.once()
             await until(all_told, "all to be told")
             await agrees(pipeline, traffic, "total", 2)
+
+
+class Forgiving(Doubled):
+    """It takes what the one before cannot."""
+
+    def apply(self, state: dict[str, int], event: AnyEvent) -> dict[str, int]:
+        return state if event.data == "odd" else super().apply(state, event)
+
+
+@pytest.mark.parametrize("place", PLACES[:2])
+async def test_what_was_decided_for_readers_counts_for_later_generations(
+    servers: Servers, place: str
+) -> None:
+    """And what was decided for a generation that they do not see any more counts for that one alone."""
+    async with sourcing_of(place, servers) as sourcing:
+        pipeline = (
+            sourcing.register_pipeline()
+            .with_name("orders")
+            .with_aggregate_type("order")
+            .with_projection("total", None, Total, retry=QUICK)
+            .with_projection("total", None, Forgiving, retry=QUICK, generation=2, start="loaded")
+            .build()
+        )
+        service = pipeline.service
+
+        async def fails(names: set[str], ident: str, *numbers: Any) -> None:
+            """Events, one of which fails in generations."""
+            await service.store_events("acme", ident, [NewEvent(type="n", data=n) for n in numbers])
+
+            async def so() -> bool:
+                failed = await service.get_failed_events("acme")
+                return {one.processor for one in failed if one.aggregate.id == ident} == names
+
+            await until(so, f"an event to fail in {names}")
+
+        async def passed(name: str, ident: str) -> None:
+            async def so() -> bool:
+                found = await service.get_checkpoint(name, "acme", ident)
+                return found is not None and found.version == 3
+
+            await until(so, f"{name} to be done")
+
+        async with sourcing.worker():
+            await service.generations.reserve("total", 2)
+            await service.generations.load("total", 2, [])
+            await fails({"total", "total@2"}, "before", 1, "broken", 3)
+            await service.skip_failed("total", "acme", "before")
+            for name in ("total", "total@2"):
+                await passed(name, "before")
+            await service.generations.switch("total", 2, force=True)
+            await fails({"total"}, "old", 1, "odd", 3)
+            await passed("total@2", "old")
+            await service.skip_failed("total", "acme", "old")
+            await passed("total", "old")
+            await fails({"total", "total@2"}, "seen", 1, "broken", 3)
+            await service.skip_failed("total@2", "acme", "seen")
+            await passed("total@2", "seen")
+        skips = {
+            name: [await service.skipped(name, "acme", ident) for ident in ("before", "old", "seen")]
+            for name in ("total", "total@2")
+        }
+        assert skips == {"total": [{2}, {2}, set()], "total@2": [{2}, set(), {2}]}
+        decided = [
+            found for entry in await entries_of(sourcing) if (found := decision_in(entry.key, entry.body))
+        ]
+        assert {one.aggregate for one in skipped(decided, "orders/total@3")} == {
+            "acme:order:before",
+            "acme:order:seen",
+        }
+
+
+def test_a_retry_in_a_later_generation_takes_back_what_was_skipped_before_it() -> None:
+    def left_out(*decisions: str) -> bool:
+        made = [
+            Decision(processor=name, aggregate_type="order", version=2, decision=what)  # type: ignore[arg-type]
+            for name, _, what in (one.partition(" ") for one in decisions)
+        ]
+        return bool(skipped([("acme:order:1", one) for one in made], "orders/total@9"))
+
+    first, second = "orders/total", "orders/total@2"
+    assert left_out(f"{first} skip")
+    assert not left_out(f"{first} skip", f"{second} retry")
+    assert left_out(f"{first} skip", f"{second} retry", f"{second} skip")
+    assert left_out(f"{second} retry", f"{first} skip"), "it was decided later"
+    assert left_out(f"{second} skip", f"{first} retry"), "of one that is older"
+    assert left_out(f"{first} skip", f"{first} retry"), "what is skipped cannot be tried any more"
 
 
 async def test_a_projection_with_a_store_of_its_own_is_loaded_into_it(

@@ -123,9 +123,12 @@ class History:
         aside = [frame.select(*KEYS) for frame in (others, refused, read.where("reason IS NOT NULL"))]
         return kept.unionByName(spans_in(read).select(*names)), reduce(DataFrame.union, aside).distinct()
 
-    def skipped(self, processor: str, filters: Filters = ALL_OF_IT) -> dict[str, set[int]]:
+    def skipped(
+        self, processor: str, tenant: str | None = None, until: int | None = None
+    ) -> dict[str, set[int]]:
         """By aggregate (its key), the versions that people had a processor skip, up to the cut."""
-        rows = self.events(DECISIONS, Filters(tenant=filters.tenant))
+        # In the order in which they were made, for each aggregate.
+        rows = self.events(DECISIONS, Filters(tenant=tenant, until=until)).orderBy("version")
         found: dict[str, set[int]] = {}
         decisions = [
             decision_in(f"{row['tenant']}:{DECISIONS}:{row['aggregate_id']}", bytes(row["body"]))

@@ -158,10 +158,14 @@ def states_of(
     filters: Filters,
     portion: Portion = WHOLE,
     engine: str = "fold",
+    decided_until: int | None = None,
 ) -> DataFrame:
-    """The states of all aggregates: rows as a generation has them, without the batch."""
+    """The states of all aggregates: rows as a generation has them, without the batch.
+
+    ``decided_until``: with what people had decided before this time (ns); None: with all that they have.
+    """
     events = all_of_it.events(subject.aggregate_type, filters, portion)
-    skipped = all_of_it.skipped(subject.processor, filters)
+    skipped = all_of_it.skipped(subject.anew, filters.tenant, decided_until)
     if skipped:
         events = _marked(events, skipped)
     if engine == "fold":

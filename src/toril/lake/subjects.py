@@ -18,7 +18,7 @@ from toril.events.projection import AnyProjection
 from toril.events.upcasters import Upcasters
 from toril.lake.codes import text_of
 from toril.pipelines.spans.summary import SPAN_AGGREGATE, TraceSummary
-from toril.runtime.names import split_generation
+from toril.runtime.names import NEXT, generation_name, split_generation
 from toril.runtime.pipeline import Definition
 from toril.runtime.work import ANY_TYPE, ProjectionWork
 
@@ -40,6 +40,11 @@ class Subject:
     def processor(self) -> str:
         """Its full name, ``pipeline/name``."""
         return f"{self.pipeline}/{self.name}"
+
+    @property
+    def anew(self) -> str:
+        """The name of its next generation, whichever that is: what it heeds of people's decisions."""
+        return generation_name(self.processor, NEXT)
 
 
 TRACE_SUMMARY = Subject(

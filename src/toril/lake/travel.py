@@ -93,7 +93,7 @@ def states_at(
     filters = Filters(tenant=tenant, until=None if at is None else at + 1)
     chosen = engine_for(subject.projection, typing_for(lake, subject), engine).engine
     with history(lake, url, log, cut, spans=chosen == "native") as all_of_it:
-        yield states_of(all_of_it, subject, filters, engine=chosen)
+        yield states_of(all_of_it, subject, filters, engine=chosen, decided_until=filters.until)
 
 
 def _check(subject: Subject, aggregate: Aggregate, version: int | None, at: int | None) -> None:
@@ -118,12 +118,17 @@ def _folded(subject: Subject, aggregate: Aggregate, events: DataFrame) -> StateT
     projection, upcasters = subject.projection, subject.upcasters or Upcasters()
     home = Decision.home(aggregate)
     state, version, recorded_at = projection.initial(), 0, None
-    left_out: set[int] = set()
+    decided: list[tuple[str, Decision]] = []
+    left_out: set[int] | None = None
     for row in events.toLocalIterator():
         body = bytes(row["body"])
         if row["aggregate_type"] == DECISIONS:
-            left_out |= _skips(decision_in(home.key, body), subject, aggregate)
+            if made := decision_in(home.key, body):
+                decided.append(made)
             continue
+        if left_out is None:
+            its = (one for one in skipped(decided, subject.anew) if one.aggregate == aggregate.key)
+            left_out = {one.version for one in its}
         try:
             if row["version"] not in left_out:
                 event = upcasters.apply(
@@ -135,8 +140,3 @@ def _folded(subject: Subject, aggregate: Aggregate, events: DataFrame) -> StateT
             return StateThen(state if version else None, version, recorded_at, row["version"], error)
         version, recorded_at = row["version"], row["recorded_at"]
     return StateThen(state if version else None, version, recorded_at)
-
-
-def _skips(decided: tuple[str, Decision] | None, subject: Subject, aggregate: Aggregate) -> set[int]:
-    made = skipped([] if decided is None else [decided], subject.processor)
-    return {one.version for one in made if one.aggregate == aggregate.key}

@@ -6,6 +6,7 @@ so it is in the same partition, processors meet it in order, and whoever replays
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -15,7 +16,7 @@ from toril.aggregate import Aggregate
 from toril.events.event import NewEvent
 from toril.events.stream import EventStream
 from toril.log.entry import Entry
-from toril.runtime.names import concerns
+from toril.runtime.names import concerns, split_generation
 
 DECISIONS = "toril.decisions"
 """The type of the aggregates that decisions belong to."""
@@ -35,6 +36,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
     """Who decided."""
     reason: str = ""
+    alone: bool = False
+    """Whether it counts for this generation alone: readers saw a later one, and that one had taken it."""
+
+    def concerns(self, processor: str) -> bool:
+        """Whether it counts for a processor: also one about an earlier generation that readers saw."""
+        return concerns(self.processor, processor) and not (self.alone and self.processor != processor)
 
     def to_event(self) -> NewEvent[Decision]:
         """As an event."""
@@ -89,15 +96,20 @@ class Skipped(NamedTuple):
 def skipped(decisions: Iterable[tuple[str, Decision]], processor: str | None = None) -> frozenset[Skipped]:
     """What was skipped, by the decisions in a log: what :func:`decision_in` made of its events.
 
-    It needs no server and no order. ``processor``: as this one decides, that is with what was decided about
-    earlier generations of the same projection; None: everybody's, each by its own name.
+    It needs no server; those about one aggregate are in the order in which they were made. ``processor``: as
+    this one decides, that is with what was decided about earlier generations of the same projection; None:
+    everybody's, each by its own name.
     """
-    found = set()
+    skips: dict[Skipped, set[int]] = defaultdict(set)  # by which generations
     for key, decision in decisions:
-        if decision.decision != "skip":
-            continue  # what is to be tried again is in the state, or was skipped later
-        if processor is None:
-            found.add(Skipped(decision.processor, key, decision.version))
-        elif concerns(decision.processor, processor):
-            found.add(Skipped(processor, key, decision.version))
-    return frozenset(found)
+        if processor is not None and not decision.concerns(processor):
+            continue
+        by = skips[Skipped(processor or decision.processor, key, decision.version)]
+        generation = split_generation(decision.processor)[1]
+        if decision.decision == "skip":
+            by.add(generation)
+        else:
+            # What one generation has skipped is over for it. A later one may have been told to try it, and
+            # then it is tried; where it failed again, it was skipped later, or waits.
+            by -= {one for one in by if one < generation}
+    return frozenset(one for one, by in skips.items() if by)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
+NEXT = sys.maxsize
+"""The number of a generation after all that there are: what is made anew heeds what was decided about any."""
+
 
 def generation_name(name: str, number: int) -> str:
     """``trace_summary``, ``trace_summary@2``; with or without the pipeline before it."""

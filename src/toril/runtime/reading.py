@@ -14,7 +14,6 @@ from toril.log.errors import LogError
 from toril.runtime.backend import More
 from toril.runtime.decisions import decision_of
 from toril.runtime.desk import LOOK_ANYWAY, Desk
-from toril.runtime.names import concerns
 from toril.runtime.processing import Processing
 from toril.runtime.slice import Chain, Slice, Slot
 from toril.runtime.trouble import WAIT_FOR_OTHERS, Troubles
@@ -214,7 +213,7 @@ class Reading:
     def _heed(self, part: Slice, entry: Entry) -> None:
         """Where an entry is a person's decision about this processor, carry it out before it is passed."""
         found = None if entry.erased else decision_of(entry)
-        if found is not None and concerns(found[1].processor, self._desk.processor):
+        if found is not None and found[1].concerns(self._desk.processor):
             slot = Slot(entry)
             part.window.append(slot)
             self._desk.spawn(part, self._troubles.carry_out(part, slot, *found))

@@ -27,9 +27,9 @@ from toril.events.stream import EventStream
 from toril.events.upcasters import UpcastingEventStore
 from toril.log.entry import START, Partition
 from toril.runtime.backend import Backend, Trouble
-from toril.runtime.decisions import Decision, decisions_in
+from toril.runtime.decisions import Decision, decisions_in, skipped
 from toril.runtime.generations import Generations
-from toril.runtime.names import concerns, split_generation
+from toril.runtime.names import generation_name, split_generation
 from toril.runtime.pipeline import Definition
 from toril.runtime.work import ANY_TYPE, HandlerWork, ProjectionWork, Work
 
@@ -347,14 +347,9 @@ class EventSourcingService:
         """The versions of an aggregate that a person had a processor skip."""
         work = await self._known(name)
         aggregate = self.aggregate(tenant, aggregate_id)
-        decided = await self._decided.read(Decision.home(aggregate))
-        return {
-            decision.version
-            for decision in decisions_in(decided)
-            if concerns(decision.processor, work.processor)
-            and decision.aggregate_type == aggregate.type
-            and decision.decision == "skip"
-        }
+        made = decisions_in(await self._decided.read(Decision.home(aggregate)))
+        ours = [(aggregate.key, one) for one in made if one.aggregate_type == aggregate.type]
+        return {one.version for one in skipped(ours, work.processor)}
 
     async def replay(
         self, name: str, tenant: str, aggregate_id: str, *, from_version: int = 1, up_to: int | None = None
@@ -455,9 +450,21 @@ class EventSourcingService:
             decision="skip" if decision == "skip" else "retry",
             by=by,
             reason=reason,
+            alone=await self._is_alone(work, aggregate, trouble.version),
         )
         key = f"{decision} {work.processor} {aggregate.type} {trouble.version} {trouble.last_at}"
         await self._decided.append(Decision.home(aggregate), [made.to_event()], idempotency_key=key)
+
+    async def _is_alone(self, work: Work, aggregate: Aggregate, version: int) -> bool:
+        """Whether an event has failed in a generation that readers left for one which has taken it."""
+        if not isinstance(work, ProjectionWork):
+            return False
+        name, number = split_generation(work.processor)
+        seen = await self._backend.generations.current(name)
+        if number >= seen:
+            return False
+        found = await self._backend.find(generation_name(name, seen), aggregate)
+        return found is not None and found.version >= version
 
     async def _trouble(self, work: Work, aggregate: Aggregate) -> Trouble | None:
         for partition in await self._backend.partitions():
