@@ -19,6 +19,7 @@ from toril import connect
 from toril.connection import EmbeddedServerError, ForeignDataDirectory, NoServerBinary, embedded
 from toril.connection import server as server_module
 from toril.connection.embedded import ensure_cluster, ensure_server, stop
+from toril.errors import InvalidValue
 from toril.keyspace import Key
 
 KEY = Key("{embedded}:n")
@@ -63,6 +64,27 @@ async def test_no_url_means_the_embedded_server(home: Path, monkeypatch: pytest.
         assert await redis.command("INCR", KEY) == 1
     assert alive(pid)
     stop(home / "other")
+
+
+async def test_the_url_may_be_in_a_file_which_a_variable_of_its_own_overrides(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORIL_REDIS_URL", raising=False)
+    file = tmp_path / "url"
+    monkeypatch.setenv("TORIL_REDIS_URL_FILE", str(file))
+    with pytest.raises(InvalidValue, match="TORIL_REDIS_URL_FILE .*/url' is not valid: .*No such file"):
+        connect()
+    for content, why in ((b"\n", "it is empty"), (b"\xff", "it is no text")):
+        file.write_bytes(content)
+        with pytest.raises(InvalidValue, match=f"a file with a URL in it .{why}"):
+            connect()
+    file.write_text(f"embedded://{home}\n")
+    async with connect() as redis:
+        assert await redis.command("INCR", KEY) == 1
+    assert (home / "server" / "server.sock").is_socket()
+    monkeypatch.setenv("TORIL_REDIS_URL", "memory://")
+    with pytest.raises(InvalidValue, match="memory:// is the in-process mode"):
+        connect()
 
 
 async def test_no_job_lost_embedded_data_survives_kill_9(home: Path) -> None:

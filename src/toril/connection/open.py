@@ -22,6 +22,25 @@ from toril.errors import InvalidValue
 
 URL_VARIABLE = "TORIL_REDIS_URL"
 
+URL_FILE_VARIABLE = "TORIL_REDIS_URL_FILE"
+"""Names a file that has the URL in it, where variables are shown to more people than a password is for."""
+
+
+def environment_url() -> str | None:
+    """The URL that the environment names: ``TORIL_REDIS_URL``, else what its file ``…_FILE`` has in it."""
+    if said := os.environ.get(URL_VARIABLE):
+        return said
+    if not (file := os.environ.get(URL_FILE_VARIABLE)):
+        return None
+    try:
+        said = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        raise InvalidValue(URL_FILE_VARIABLE, file, f"a file with a URL in it ({why})") from None
+    if not said:
+        raise InvalidValue(URL_FILE_VARIABLE, file, "a file with a URL in it (it is empty)")
+    return said
+
 
 def connect(
     url: str | None = None,
@@ -34,7 +53,8 @@ def connect(
     """A connection to a server, a cluster, or the embedded server.
 
     ``async with connect(url) as redis:`` closes it at the end; ``redis = await connect(url)`` leaves that
-    to the caller. Without a URL it is ``TORIL_REDIS_URL``, and without that the embedded server.
+    to the caller. Without a URL it is ``TORIL_REDIS_URL``, or what the file ``TORIL_REDIS_URL_FILE`` has in
+    it, and without both the embedded server.
 
     =============================== ==================================================================
     ``redis://host:6379/0``         a server; a cluster is recognised by itself (``rediss://`` for TLS,
@@ -57,7 +77,7 @@ def connect(
     ):
         if not value > 0:
             raise InvalidValue(what, value, "it must be a number of seconds above 0")
-    chosen = url or os.environ.get(URL_VARIABLE) or "embedded://"
+    chosen = url or environment_url() or "embedded://"
     target = parse_url(chosen)
     if target.mode == "memory":
         raise InvalidValue(

@@ -6,13 +6,12 @@ the table ``events`` has recorded, and from nothing else: before each batch, aft
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 
 from pyspark.sql import DataFrame
 
-from toril.connection.open import URL_VARIABLE
+from toril.connection.open import environment_url
 from toril.errors import InvalidValue
 from toril.lake.erasures import ERASURES, erased_in, note_stretches
 from toril.lake.errors import LakeError, SourceDiverged
@@ -117,7 +116,7 @@ class EventsStep(Step):
         if most < 1:
             raise InvalidValue("most", most, "at least 1 event")
         # Workers on other machines do not have the variable.
-        self.url = url or os.environ.get(URL_VARIABLE) or None
+        self.url = url or environment_url()
         self.log = log
         self.group = check_reader(group)
         self.most = most

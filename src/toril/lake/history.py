@@ -6,7 +6,6 @@ was opened: what the archive adds meanwhile is not read twice.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from math import gcd
 from pyspark.sql import DataFrame
 
 from toril.aggregate import Aggregate
-from toril.connection.open import URL_VARIABLE
+from toril.connection.open import environment_url
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError, SourceDiverged
 from toril.lake.generations import ALL_OF_IT, Filters
@@ -176,7 +175,7 @@ def history(
     """
     for table in (EVENTS, SPANS, QUARANTINE) if spans else (EVENTS,):
         lake.check(table)
-    url = url or os.environ.get(URL_VARIABLE) or None  # workers on other machines do not have it
+    url = url or environment_url()  # workers on other machines do not have it
     # Spans before events: so there is no span of an event that is read from elsewhere.
     spanned = lake.last(SPANS) if spans else NEVER
     with Door(url, log) as door:

@@ -19,7 +19,7 @@ from toril.cli.log.target import has_cold
 from toril.cli.runtime.target import load_pipelines
 from toril.cli.show import note
 from toril.cli.up import CLICKHOUSE_VARIABLE
-from toril.connection.open import URL_VARIABLE
+from toril.connection.open import URL_VARIABLE, environment_url
 from toril.errors import InvalidValue
 from toril.events.declared import DeclaredProjection
 from toril.events.projection import FoldProjection
@@ -119,7 +119,7 @@ def program(said: str | None, url: str | None, log_name: str) -> Program:
     if isinstance(found, type) and issubclass(found, DeclaredProjection | FoldProjection):
         made = found() if issubclass(found, FoldProjection) else found
         subject = Subject(pipeline=said.partition(":")[0], name=made.name, projection=made)
-        return Program({subject.processor: subject}, url or os.environ.get(URL_VARIABLE), log_name, None)
+        return Program({subject.processor: subject}, url or environment_url(), log_name, None)
     target = load_pipelines(said)
     if target.sourcing.in_memory:
         raise Refused("these pipelines live in memory://, in a process of their own: nobody can look in")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from toril.connection.open import URL_VARIABLE
+from toril.connection.open import environment_url
 from toril.errors import InvalidValue
 
 ENDPOINTS = "REDIS_CLUSTER_ENDPOINTS"
@@ -15,7 +15,7 @@ TO_URL_VARIABLE = "TORIL_TO_REDIS_URL"
 
 def usual_url() -> str | None:
     """The URL of the old queues' server; None where Toril's own variable, or nothing, names it."""
-    if os.environ.get(URL_VARIABLE):
+    if environment_url():
         return None
     if endpoints := os.environ.get(ENDPOINTS):
         return cluster_url(endpoints)
