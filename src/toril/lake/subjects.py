@@ -113,17 +113,16 @@ def code_of(projection: AnyProjection, label: str = "", upcasters: Upcasters | N
     parts = [projection.name, str(projection.version), str(sorted(projection.event_types or ()))]
     # A declared projection is its class; a written one is an instance of it.
     kind: type = projection if isinstance(projection, type) else type(projection)
-    is_data = False
+    made_of: list[Any] = [projection]
     if issubclass(kind, DeclaredProjection):
         said = kind.describe()
         fields = {one["name"]: one for one in (*said["fields"], *said["derived"])}
         parts.append(json.dumps(said, sort_keys=True, default=str))
-        is_data = kind.compilable and not _has_methods(kind)
-    # What is declared without any Python is what its declaration says.
-    parts.append(toril.__version__ if is_data else text_of(projection))
-    if upcasters is not None and (steps := upcasters.steps()):
-        parts += (f"{event_type} {version}" for event_type, version, _ in steps)
-        parts.append(text_of(*(step for _, _, step in steps)))
+        # What is declared without any Python is what its declaration says.
+        made_of = [] if kind.compilable and not _has_methods(kind) else [kind]
+    steps = [] if upcasters is None else upcasters.steps()
+    parts += (f"{event_type} {version}" for event_type, version, _ in steps)
+    parts.append(text_of(*made_of, *(step for _, _, step in steps)))
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return Code(
         projection=f"{projection.name} version {projection.version}",
