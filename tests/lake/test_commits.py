@@ -11,8 +11,9 @@ from pyspark.errors import AnalysisException
 from tests.lake.rows import add_events
 from toril.lake import commits as module
 from toril.lake.commits import Commit, commits
+from toril.lake.files import files_of, tables_in
 from toril.lake.lake import Lake
-from toril.lake.storage import HadoopFiles
+from toril.lake.storage import HadoopFiles, LocalFiles
 from toril.lake.tables import EVENTS
 
 
@@ -62,3 +63,20 @@ def test_commits_are_those_of_the_history_by_files_here_and_elsewhere(lake: Lake
 def test_commits_of_what_is_no_table_are_an_error_of_spark(lake: Lake) -> None:
     with pytest.raises(AnalysisException, match="DELTA_"):
         next(commits(lake.spark, lake.path, "nothing"))
+
+
+def test_a_path_without_a_scheme_is_one_of_sparks_default_file_system(lake: Lake, tmp_path: Path) -> None:
+    """Which on a cluster is not this machine's: what is there must be found, and removed, there."""
+    other = lake.spark.newSession()
+    other.conf.set("fs.defaultFS", "viewfs://cluster/")
+    other.conf.set("fs.viewfs.mounttable.cluster.link./data", tmp_path.as_uri())
+    far = Lake(other, "/data/far")
+    add_events(far, 1, 4, ["acme"])
+    assert (tmp_path / "far" / "events").is_dir()
+    assert not Path(far.place(EVENTS)).exists()
+    assert tables_in(far) == ["events"]
+    assert [one.rows for one in far.commits(EVENTS)] == [4, None]
+    assert isinstance(files_of(far), HadoopFiles)
+    assert isinstance(files_of(Lake(other, tmp_path.as_uri())), LocalFiles)
+    files_of(far).remove("events")
+    assert not far.exists(EVENTS)

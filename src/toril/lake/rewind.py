@@ -72,6 +72,7 @@ def rewind(lake: Lake, partition: str, *, url: str | None, log: str = "log", for
 
     ``force``: whoever asks knows that no run is under way, whatever the table ``runs`` says.
     """
+    files = files_of(lake)  # first: where they cannot be reached, nothing is begun
     lake.check_all()
     lake.check(EVENTS)
     if not force:
@@ -89,7 +90,6 @@ def rewind(lake: Lake, partition: str, *, url: str | None, log: str = "log", for
     after = f"{_of(partition)} AND ordinal > {to.ordinal}"
     with_them = _with_them(lake, partition, to)
     made = Rewound(partition=partition, to=to, lost=_copy(lake, after), generations=with_them)
-    files = files_of(lake)
     for table in MADE_OF_EVENTS:
         if lake.exists(table):
             files.remove(table.name)

@@ -1,6 +1,8 @@
 """Where tables are stored: their files, listed, read and removed where Delta has no word for it.
 
-Of a folder on this machine by the system; of a URL by Hadoop's file systems, through the session's own JVM.
+Of a folder on this machine by the system; elsewhere by Hadoop's file systems, through the session's own Java.
+A path is one of Spark's default file system, which need not be this machine's. Where the session is remote
+the files are a server's, and nothing is looked for here.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from toril.lake.errors import LakeError
+from toril.lake.session import is_remote
 
 LOG = "_delta_log"
 """The folder that makes a folder a table."""
@@ -60,8 +63,10 @@ class LocalFiles:
     def folders(self, below: str) -> list[str]:
         try:
             return sorted(entry.name for entry in os.scandir(self._place / below) if entry.is_dir())
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as problem:
+            raise LakeError(f"{self._place / below} cannot be looked into: {problem.strerror}") from None
 
     def walk(self, below: str) -> list[File]:
         return sorted(_walk(self._place / below, ""))
@@ -106,17 +111,11 @@ class HadoopFiles:
     """Files where only Spark can reach them."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
-        jvm: Any = getattr(spark, "_jvm", None)
-        if jvm is None:
-            raise LakeError(
-                f"the files at {place} can be listed and removed by a Spark session of this process only, "
-                "and this one is remote (sc://…)"
-            )
+        jvm: Any = spark._jvm  # noqa: SLF001
         self._place = place
         self._path = jvm.org.apache.hadoop.fs.Path
         self._text = jvm.org.apache.commons.io.IOUtils.toString
-        conf = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._system = self._path(place).getFileSystem(conf)
+        self._system = self._path(place).getFileSystem(_hadoop(spark))
 
     def _list(self, below: str) -> list[Any]:
         place = self._path(f"{self._place}/{below}" if below else self._place)
@@ -152,11 +151,13 @@ class HadoopFiles:
             stream.close()
 
     def remove(self, path: str) -> None:
-        self._system.delete(self._path(f"{self._place}/{path}"), True)
+        place = self._path(f"{self._place}/{path}")
+        if not self._system.delete(place, True) and self._system.exists(place):
+            raise LakeError(f"{self._place}/{path} could not be removed")
 
 
 def local_folder(place: str) -> Path | None:
-    """The folder that a path or a ``file:`` URL names; None where it is elsewhere."""
+    """The folder that a path or a ``file:`` URL names on this machine; None of another URL."""
     parts = urlsplit(place)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -164,6 +165,26 @@ def local_folder(place: str) -> Path | None:
 
 
 def files_at(spark: SparkSession, place: str) -> Files:
-    """The files below a path or URL."""
+    """The files below a path or URL, where the session has them."""
+    if is_remote(spark):
+        raise LakeError(
+            f"the files at {place} are those of a server of Spark Connect, and cannot be listed or removed "
+            "through it: run this with a session on the cluster (--master spark://…, yarn, k8s://…), or with "
+            "local[N] where the files can be reached from here (nothing was changed)"
+        )
     folder = local_folder(place)
-    return HadoopFiles(spark, place) if folder is None else LocalFiles(folder)
+    if folder is None or not (urlsplit(place).scheme or _is_local(spark)):
+        return HadoopFiles(spark, place)
+    return LocalFiles(folder)
+
+
+def _is_local(spark: SparkSession) -> bool:
+    """Whether the default file system, in which a path without a scheme is, is this machine's."""
+    jvm: Any = spark._jvm  # noqa: SLF001
+    default = jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(_hadoop(spark))
+    return bool(default.getScheme() == "file")
+
+
+def _hadoop(spark: SparkSession) -> Any:
+    """The settings of Hadoop, as the tables are read and written with them: the session's among them."""
+    return spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001

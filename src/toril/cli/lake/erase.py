@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 from rich.text import Text
@@ -18,10 +17,8 @@ from toril.cli.looks import number, size
 from toril.cli.show import Column, as_json, errors, fitted_table, note, say
 from toril.lake.erase import ErasedFromLake
 from toril.lake.erase import erase as erase_from
-from toril.lake.errors import LakeError
 from toril.lake.problems import one_line as said_of
 from toril.lake.runs import Runs
-from toril.lake.storage import local_folder
 
 WARNING = (
     "This removes all rows of tenant {name} from the lake {place}, and all former versions of its tables, "
@@ -42,9 +39,6 @@ def erase(tenant: str, yes: bool, path: str | None, master: str | None, json_: b
     """
     check_tenant(tenant)
     where = place(path)
-    folder = local_folder(where)
-    if folder is not None and not Path(folder).is_dir():
-        raise LakeError(f"there is no lake at {where} (nothing was changed)")
     asyncio.run(make_sure_by_name("erase", WARNING.format(name=tenant, place=where), tenant, yes))
     as_lines = json_ or not errors.is_terminal
     with (

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.text import Text
 
+from toril.cli.lake.tables import known
 from toril.cli.lake.target import lake_options, opened, place
 from toril.cli.looks import aside
 from toril.cli.show import Column, as_json, fitted_table, one_line, say
@@ -16,7 +17,8 @@ from toril.cli.times import whole
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError
 from toril.lake.files import tables_in
-from toril.lake.serving import Answer, ask, ask_spark, check_statement, has_clickhouse, views
+from toril.lake.serving import Answer, ask, ask_spark, check_statement, has_clickhouse, source_sql, views
+from toril.lake.session import is_remote
 from toril.lake.storage import LocalFiles, local_folder
 
 LONGEST = 200
@@ -60,7 +62,13 @@ def sql(
     where = place(path)
     folder = local_folder(where)
     if show_views:
-        names = _tables(where)
+        # For a place that ClickHouse cannot reach, before Spark is started.
+        source_sql(where)
+        if folder is not None:
+            names = _tables(where)
+        else:
+            with opened(path, master, name="toril lake sql") as lake:
+                names = tables_in(lake)
         say(Text(";\n".join(views(where, names)) + ";"))
         return
     text = sys.stdin.read() if statement in (None, "-") else statement
@@ -74,7 +82,9 @@ def sql(
         found = ask(where, _tables(where), text, most=limit)
     else:
         with opened(path, master, name="toril lake sql", quiet=json_) as lake:
-            found = ask_spark(lake, tables_in(lake), text, most=limit)
+            # The files of a server cannot be listed: of its tables, those are found whose names are known.
+            names = known(lake) if is_remote(lake.spark) else tables_in(lake)
+            found = ask_spark(lake, names, text, most=limit)
     if json_:
         _as_json(found)
     else:
@@ -88,7 +98,10 @@ def _tables(where: str) -> list[str]:
             "--lake", where, "ClickHouse is asked about folders of this machine; use --engine spark"
         )
     if not folder.is_dir():
-        raise LakeError(f"there is no lake at {where}: `toril lake run` makes it")
+        raise LakeError(
+            f"there is no lake at {where} on this machine: `toril lake run` makes it; of one that only Spark "
+            "can reach, ask with --engine spark"
+        )
     return tables_in(LocalFiles(folder))
 
 

@@ -54,9 +54,7 @@ def tables(log_name: str, url: str | None, path: str | None, master: str | None,
     """
     there = _tails(url, log_name)
     with opened(path, master, quiet=json_) as lake:
-        names = [name for name in NAMES if lake.exists(name)]
-        names += [one.plan.name for one in generations(lake) if one.state != "retired"]
-        found = [_look(lake, name, there) for name in names]
+        found = [_look(lake, name, there) for name in known(lake)]
         where = lake.path
     if json_:
         as_json({"lake": where, "tables": [asdict(one) for one in found]})
@@ -64,6 +62,12 @@ def tables(log_name: str, url: str | None, path: str | None, master: str | None,
         _show(found)
     else:
         say(Text(f"No tables in {where} yet: `toril lake run` makes them."))
+
+
+def known(lake: Lake) -> list[str]:
+    """The tables of Toril's that are there, without those of retired generations."""
+    names = [name for name in NAMES if lake.exists(name)]
+    return names + [one.plan.name for one in generations(lake) if one.state != "retired"]
 
 
 def _tails(url: str | None, log_name: str) -> Marks | None:
