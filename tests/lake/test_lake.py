@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from toril.lake.commits import _in_history as in_history
 from toril.lake.errors import ForeignTable, LakeError, NewerTable, OtherWriter
 from toril.lake.lake import NEVER, Lake, Record
 from toril.lake.problems import passing
@@ -249,3 +250,63 @@ def test_a_full_disk_is_said_in_words_and_the_table_is_as_it_was(
 def test_a_table_that_is_not_there_is_said_in_words(lake: Lake) -> None:
     with pytest.raises(LakeError, match="there is no table counts in .*: `toril lake run` makes it"):
         lake.check(COUNTS)
+
+
+def restore(lake: Lake, where: str) -> None:
+    lake.spark.sql(f"RESTORE TABLE {lake.sql_name(COUNTS)} TO {where}").collect()
+
+
+def test_a_table_that_was_restored_to_before_its_last_batch_is_refused_until_that_is_taken_back(
+    lake: Lake,
+) -> None:
+    """Delta would drop the next batches of it in silence, and tables after it have read what is gone."""
+    step = Copying()
+    lake.ensure(COUNTS)
+    step.prepare(lake)
+    for batch in (1, 2):
+        lake.append(numbers(lake.spark, batch * 5, 5), COUNTS, Record(batch=batch))
+    assert step.once(lake) is not None
+    restore(lake, "VERSION AS OF 1")
+    said = (
+        r"counts was restored to version 1, where it had batch 1, and had batch 2 before: .*"
+        r"`RESTORE TABLE delta\.`.*/counts` TO VERSION AS OF 2` takes that back"
+    )
+    looks: list[Callable[[], object]] = [
+        lambda: lake.last(COUNTS),
+        lambda: lake.last(COUNTS, upto=1),
+        lambda: step.once(lake),
+        lambda: lake.keeping_record(COUNTS).__enter__(),
+    ]
+    for look in looks:
+        with pytest.raises(LakeError, match=said):
+            look()
+    history = lake.spark.sql(f"DESCRIBE HISTORY {lake.sql_name(COUNTS)}")
+    (at,) = history.where("version = 2").selectExpr("CAST(timestamp AS string)").first() or ("",)
+    restore(lake, f"TIMESTAMP AS OF '{at}'")
+    with pytest.raises(LakeError, match="counts was restored to .*, and no version is said.* AS OF 3` takes"):
+        lake.last(COUNTS)
+    restore(lake, "VERSION AS OF 2")
+    assert lake.last(COUNTS).batch == 2
+    assert list(lake.commits(COUNTS)) == list(in_history(lake.spark, lake.place(COUNTS)))
+    # What was not ours can be undone so: no batch is lost by it.
+    lake.spark.sql(f"DELETE FROM {lake.sql_name(COUNTS)}")
+    restore(lake, "VERSION AS OF 2")
+    lake.append(numbers(lake.spark, 15, 5), COUNTS, Record(batch=3))
+    assert (lake.last(COUNTS).batch, lake.last(COUNTS, upto=2).batch) == (3, 2)
+    assert step.once(lake) is not None
+    assert held(lake, COPIES) == held(lake) == list(range(5, 20))
+
+
+def test_a_table_whose_source_was_made_anew_is_not_left_behind_in_silence(lake: Lake) -> None:
+    step = Copying()
+    lake.ensure(COUNTS)
+    step.prepare(lake)
+    for batch in (1, 2):
+        lake.append(numbers(lake.spark, batch * 5, 5), COUNTS, Record(batch=batch))
+    assert step.once(lake) is not None
+    shutil.rmtree(lake.place(COUNTS))
+    lake.ensure(COUNTS)
+    with pytest.raises(
+        LakeError, match="copies has read counts up to batch 2, and that has batches up to 0: .*/copies as"
+    ):
+        step.once(lake)

@@ -22,6 +22,8 @@ from toril.lake.storage import LOG, Files, files_at
 LOOK_BACK = (5, 100, 10_000)
 """Commits that are asked for at once, in turn, where the files cannot be reached."""
 
+SOMETIME = -1
+
 _COMMIT = re.compile(r"(\d{20})\.json")
 
 
@@ -33,9 +35,13 @@ class Commit(NamedTuple):
     """What its writer had it say."""
     rows: int | None = None
     """How many it has added, where it says so."""
+    restored: int | None = None
+    """Of a RESTORE, the version that the table is as again; :data:`SOMETIME` where a time was given."""
 
 
 class _Info(msgspec.Struct, rename="camel"):
+    operation: str = ""
+    operation_parameters: dict[str, object] | None = None
     user_metadata: str | None = None
     operation_metrics: dict[str, str] | None = None
 
@@ -92,8 +98,15 @@ def _commit(version: int, said: str) -> Commit:
         if line.startswith('{"commitInfo"'):
             info = _decode_action(line).commit_info or _Info()
             rows = (info.operation_metrics or {}).get("numOutputRows")
-            return Commit(version, info.user_metadata or "", None if rows is None else int(rows))
+            restored = None
+            if info.operation == "RESTORE":
+                restored = _restored((info.operation_parameters or {}).get("version"))
+            return Commit(version, info.user_metadata or "", None if rows is None else int(rows), restored)
     return Commit(version)
+
+
+def _restored(said: object) -> int:
+    return SOMETIME if said is None else int(str(said))
 
 
 def _in_history(spark: SparkSession, place: str) -> Iterator[Commit]:
@@ -101,8 +114,10 @@ def _in_history(spark: SparkSession, place: str) -> Iterator[Commit]:
     for most in LOOK_BACK:
         history = spark.sql(f"DESCRIBE HISTORY delta.`{place}` LIMIT {most}")
         asked = ("version", "userMetadata", "CAST(operationMetrics['numOutputRows'] AS BIGINT)")
-        rows = history.selectExpr(*asked).collect()
-        yield from (Commit(version, said or "", count) for version, said, count in rows[done:])
+        also = ("operation = 'RESTORE'", "operationParameters['version']")
+        rows = history.selectExpr(*asked, *also).collect()
+        for version, said, count, restores, former in rows[done:]:
+            yield Commit(version, said or "", count, _restored(former) if restores else None)
         if len(rows) < most:
             return
         done = len(rows)

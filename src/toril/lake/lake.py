@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import lit
 
 import toril
-from toril.lake.commits import Commit, commits
+from toril.lake.commits import SOMETIME, Commit, commits
 from toril.lake.errors import ForeignTable, LakeError, NewerTable
 from toril.lake.problems import explained
 from toril.lake.storage import LOG, files_at
@@ -226,16 +226,42 @@ class Lake:
         return self.wrote(table, upto).record
 
     def wrote(self, table: Table | str, upto: int | None = None) -> Told:
-        """The same, with what else its commit says."""
+        """The same, with what else its commit says.
+
+        A table that was restored to before its last batch is refused: Delta remembers the numbers of the
+        batches that are gone, and drops others with the same ones; and tables after it have read them.
+        """
         seen: list[Told] = []
+        gone: list[Told] = []
+        restore: Commit | None = None
         for commit in islice(self.commits(table), LOOK_BACK):
             told = _told(commit)
-            if told is not None and (upto is None or told.record.batch <= upto):
-                seen.append(told)
-                if not told.again:  # none before it can have a later record
+            if restore is not None and commit.version > (restore.restored or 0):
+                gone += [told] if told is not None else []
+            elif commit.restored is not None:
+                restore = commit
+                if commit.restored == SOMETIME:
                     break
-        # What upkeep said again may be of before the last batch: see keeping_record.
-        return max(seen, key=lambda told: (told.record.batch, not told.again), default=Told())
+            elif told is not None:
+                seen.append(told)
+                if not told.again and (upto is None or told.record.batch <= upto):
+                    break  # none before it can have a later record
+        if restore is not None:
+            self._check_restored(table, restore, _latest(seen).record.batch, _latest(gone).record.batch)
+        return _latest(told for told in seen if upto is None or told.record.batch <= upto)
+
+    def _check_restored(self, table: Table | str, restore: Commit, has: int, had: int) -> None:
+        """Refuse a table that had more batches before."""
+        if restore.restored == SOMETIME:
+            where = "how it was at some time, and no version is said"
+        elif has < had:
+            where = f"version {restore.restored}, where it had batch {has}, and had batch {had} before"
+        else:
+            return
+        raise LakeError(
+            f"{self.place(table)} was restored to {where}: what it has lost so would not be read again. "
+            f"`RESTORE TABLE {self.sql_name(table)} TO VERSION AS OF {restore.version - 1}` takes that back"
+        )
 
     def append(self, rows: DataFrame, table: Table, record: Record) -> None:
         """Add a batch: once, whoever tries it how often. Look at :meth:`last` for what is there then."""
@@ -300,6 +326,11 @@ def _application(table: Table) -> str:
 def _metadata(record: Record, *, again: bool = False) -> str:
     said = {MARK: msgspec.to_builtins(record)} | ({AGAIN: True} if again else {})
     return json.dumps(said, separators=(",", ":"))
+
+
+def _latest(told: Iterable[Told]) -> Told:
+    """What counts of several: what upkeep said again may be of before the last batch, see keeping_record."""
+    return max(told, key=lambda one: (one.record.batch, not one.again), default=Told())
 
 
 def _told(commit: Commit) -> Told | None:

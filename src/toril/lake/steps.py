@@ -50,6 +50,12 @@ class Step(ABC):
     def once(self, lake: Lake, run: str = "") -> Record | None:
         """One batch; None where the table has all that its source has."""
         have, there = lake.last(self.table), lake.last(self.source)
+        if there.batch < have.source:
+            raise LakeError(
+                f"{self.table.name} has read {self.source.name} up to batch {have.source}, and that has "
+                f"batches up to {there.batch}: it was made anew meanwhile. Remove {lake.place(self.table)} "
+                "as well, and the next run makes it anew"
+            )
         upto = min(there.batch, have.source + BATCHES_AT_ONCE)
         if upto <= have.source:
             return None
