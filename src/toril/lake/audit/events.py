@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
-
 from pyspark.sql.functions import expr
 
-from toril.errors import TorilError
 from toril.lake.audit.comparing import compare, some
 from toril.lake.audit.found import Check
+from toril.lake.audit.holes import find_holes
 from toril.lake.audit.looking import AGGREGATE, PLACE, Looking, Skip
-from toril.lake.erasures import ERASURES
 from toril.lake.source import Door, read_log
 from toril.lake.tables import EVENTS, LOG_COLUMNS
 from toril.log.entry import Partition
-
-MOST_HOLES = 100_000
-"""Holes that are looked at one by one."""
 
 TWICE_VERSION = (
     "two events of an aggregate have one version: a batch was archived twice, or the tenant was erased from "
@@ -27,10 +20,6 @@ MISSING_VERSION = "a version before the last one is not there: it was lost"
 OLDER_VERSIONS = "{:,} aggregates are older than the archive: the log had been trimmed when it began"
 TWICE_PLACE = "a place in the log is in the lake twice: a batch was archived twice"
 OLDER_PLACES = "{:,} places are from before the archive: the log had been trimmed when it began"
-MISSING_PLACE = (
-    "the table says that it has read past this place, and the event is not there, and it was not erased: it "
-    "was lost"
-)
 PAST = "the table has events past where its last commit says it is: something else has written to it"
 DIVERGED = "the lake has more than the log: a failover has lost the end of it (`toril lake rewind`)"
 ONLY_LAKE = (
@@ -76,12 +65,7 @@ def ordinals(work: Looking, check: Check) -> None:
     groups = rows.groupBy(*PLACE).count()
     twice = groups.where("count > 1")
     check.add("place twice", twice.count(), TWICE_PLACE, some(twice))
-    groups.select(*PLACE).createOrReplaceTempView("toril_audit_places")
-    spark = work.lake.spark
-    ends = spark.sql(
-        "SELECT log_epoch, log_partition, max(ordinal) AS last, count(1) AS events"
-        " FROM toril_audit_places GROUP BY log_epoch, log_partition"
-    ).collect()
+    ends = groups.groupBy(*PLACE[:2]).agg(expr("max(ordinal) AS last"), expr("count(1) AS events")).collect()
     last = {Partition(row["log_epoch"], row["log_partition"]): row["last"] for row in ends}
     positions = {Partition.parse(name): place[0] for name, place in work.record.positions.items()}
     check.looked = sum(row["events"] for row in ends)
@@ -91,21 +75,11 @@ def ordinals(work: Looking, check: Check) -> None:
         if last[one] > positions.get(one, 0)
     ]
     check.add("past the record", len(past), PAST, past)
-    holes = [
-        (Partition(row["log_epoch"], row["log_partition"]), row["before"] + 1, row["ordinal"] - 1)
-        for row in spark.sql(
-            "SELECT * FROM (SELECT *, lag(ordinal, 1, 0) OVER (PARTITION BY log_epoch, log_partition"
-            " ORDER BY ordinal) AS before FROM toril_audit_places) WHERE ordinal > before + 1"
-        )
-        .limit(MOST_HOLES)
-        .collect()
-    ]
-    holes += [(one, last.get(one, 0) + 1, upto) for one, upto in positions.items() if upto > last.get(one, 0)]
     if work.began:
         check.notes.append(OLDER_PLACES.format(sum(work.began.values())))
-        since = [(one, max(first, work.began.get(one, 0) + 1), upto) for one, first, upto in holes]
-        holes = [hole for hole in since if hole[1] <= hole[2]]
-    _explain_holes(work, check, holes)
+    upto = {one: max(last.get(one, 0), positions.get(one, 0)) for one in {*last, *positions}}
+    if upto:
+        find_holes(work, check, rows, upto)
 
 
 def _is_late(work: Looking) -> str:
@@ -155,48 +129,3 @@ def log(work: Looking, check: Check) -> None:
         "differs from the log: {}",
         CHANGED,
     )
-
-
-def _explain_holes(work: Looking, check: Check, holes: list[tuple[Partition, int, int]]) -> None:
-    """What was erased, in the lake or in the log, is no loss."""
-    missing: dict[Partition, set[int]] = {}
-    for partition, first, upto in holes:
-        missing.setdefault(partition, set()).update(range(first, min(upto, first + MOST_HOLES) + 1))
-    total = sum(map(len, missing.values()))
-    if total and work.lake.exists(ERASURES):
-        for row in work.lake.read(ERASURES).collect():
-            left = missing.get(Partition(row["log_epoch"], row["log_partition"]))
-            if left:
-                left.difference_update(range(row["first"], row["last"] + 1))
-    if any(missing.values()) and work.log is not None:
-        for partition, gone in _erased_in_log(work, missing).items():
-            missing[partition] -= gone
-    if erased := total - sum(map(len, missing.values())):
-        check.notes.append(f"{erased:,} places are empty: their tenants were erased")
-    lost = [
-        {"partition": str(partition), "ordinal": ordinal}
-        for partition in sorted(missing)
-        for ordinal in sorted(missing[partition])
-    ]
-    check.add("place missing", len(lost), MISSING_PLACE, lost)
-
-
-def _erased_in_log(work: Looking, missing: Mapping[Partition, set[int]]) -> dict[Partition, set[int]]:
-    """Of these places, those that the log still has, and has erased."""
-    found: dict[Partition, set[int]] = {}
-
-    async def look(door: Door) -> None:
-        for partition, wanted in missing.items():
-            store, after = door.log.store(partition), "0-0"
-            last = max(wanted, default=0)
-            while page := await store.page(after, 1000):
-                found.setdefault(partition, set()).update(
-                    entry.ordinal for entry in page if entry.erased and entry.ordinal in wanted
-                )
-                after = page[-1].id
-                if page[-1].ordinal >= last:
-                    break
-
-    with suppress(TorilError), Door(work.url, work.log or "") as door:
-        door.do(look(door))
-    return found

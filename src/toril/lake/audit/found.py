@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 SAMPLES = 5
@@ -18,6 +19,19 @@ class Finding:
     count: int
     reason: str
     samples: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Seen:
+    """How many there were of something that comes one by one, and the first few: the others are let go."""
+
+    count: int = 0
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, *some: Mapping[str, Any], count: int | None = None) -> None:
+        """So many more, as many as are given if it is not said; of which these may be shown."""
+        self.count += len(some) if count is None else count
+        self.samples += [plain(one) for one in some[: SAMPLES - len(self.samples)]]
 
 
 @dataclass(slots=True)
@@ -43,7 +57,8 @@ class Check:
     def add(self, kind: str, count: int, reason: str, samples: Iterable[Mapping[str, Any]] = ()) -> None:
         """Note something, where there is any of it."""
         if count:
-            self.findings.append(Finding(kind, count, reason, [plain(one) for one in samples][:SAMPLES]))
+            few = [plain(one) for one in islice(samples, SAMPLES)]
+            self.findings.append(Finding(kind, count, reason, few))
 
 
 class Lag(NamedTuple):
