@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import sys
@@ -17,9 +18,10 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from toril.lake.session import session
+from toril.testing import standalone
 
 from . import archive, made, report
-from .history import BATCH, History
+from .history import BATCH, History, begin_log
 
 console = Console(width=None if sys.stdout.isatty() else 180)
 PARTS = ("archive", "history")
@@ -53,7 +55,9 @@ def main(events: int, rounds: int, memory: str, folder: Path | None, only: str |
             if only != "history":
                 rows += _archive(spark, Path(made_here), lengths[0] // 2, rounds)
             if only != "archive":
-                rows += _history(spark, Path(made_here), lengths, rounds)
+                with standalone() as server:
+                    asyncio.run(begin_log(server.url))
+                    rows += _history(spark, Path(made_here), server.url, lengths, rounds)
         finally:
             spark.stop()
     report.show_all(console, rows)
@@ -68,9 +72,11 @@ def _archive(spark: SparkSession, folder: Path, events: int, rounds: int) -> lis
     return list(report.compare_archive(found, events))
 
 
-def _history(spark: SparkSession, folder: Path, lengths: list[int], rounds: int) -> list[Mapping[str, Any]]:
+def _history(
+    spark: SparkSession, folder: Path, url: str, lengths: list[int], rounds: int
+) -> list[Mapping[str, Any]]:
     batch = min(BATCH, max(made.UNIT, _whole(lengths[-1] // 500)))
-    history = History(spark, folder, batch, _say)
+    history = History(spark, folder, url, batch, _say)
     contests = {}
     compared = 0
     for place, length in enumerate(lengths):

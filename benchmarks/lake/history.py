@@ -1,7 +1,8 @@
 """History as it grows: what a batch costs, what a replay costs, and who else could do it.
 
 Events are written straight into ``events`` (:mod:`benchmarks.lake.made`), not through Redis: ten million
-would take it an hour. From there on it is the product's own steps.
+would take it an hour. From there on it is the product's own steps. The first epoch of their log is over,
+with all of its events in the lake.
 """
 
 from __future__ import annotations
@@ -12,19 +13,26 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from statistics import median
 
 from pyspark.sql import DataFrame, SparkSession
 
-from toril.lake.engine import SPANS_TYPED, Native, folded, states
+from toril import connect
+from toril.lake.engine import SPANS_TYPED, Native, folded
+from toril.lake.generations import remove
 from toril.lake.lake import Lake, Record
+from toril.lake.replay import replay
 from toril.lake.rollups import RollupsStep
 from toril.lake.session import spread
 from toril.lake.spans import SpansStep
 from toril.lake.steps import Step
+from toril.lake.subjects import TRACE_SUMMARY, Subject
 from toril.lake.summaries import SummariesStep
 from toril.lake.tables import EVENTS, SPANS
+from toril.log import Log
+from toril.pipelines.spans.summary import SPAN_AGGREGATE
 
 from . import by_hand, made
 from .others import ENGINES
@@ -40,12 +48,31 @@ BATCHES = 5
 """How often it is measured at each length of history."""
 WARM = 2
 """Batches before the first one that counts."""
+WARM_REPLAYS = 6
+"""Replays before the first one that counts, at the most."""
+STEADY = 0.95
+"""Java is warm when a replay takes no less than this part of the time that the one before it took."""
 
 NATIVE, FOLD, BY_HAND = "native engine", "fold engine", "PySpark by hand"
 BY_HAND_ALWAYS = "PySpark by hand, right for any data"
 
 Contest = dict[str, Callable[[], DataFrame]]
 """By contestant, what is to be computed."""
+
+REPLAYED = {
+    NATIVE: TRACE_SUMMARY,
+    FOLD: Subject(pipeline="bench", name="pauses", projection=Pauses(), aggregate_type=SPAN_AGGREGATE),
+}
+"""By engine, what it replays."""
+
+
+async def begin_log(url: str) -> None:
+    """A log whose first epoch is over and gone."""
+    async with connect(url) as redis, Log(redis, partitions=made.PARTITIONS) as log:
+        await log.layout()
+        await log.resize(2 * made.PARTITIONS)
+        if await log.drop_epoch() is None:
+            raise RuntimeError("the first epoch is not over")
 
 
 @dataclass(slots=True)
@@ -78,11 +105,13 @@ ALL = "all tables"
 class History:
     """A lake that grows."""
 
-    def __init__(self, spark: SparkSession, folder: Path, batch: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, url: str, batch: int, say: Callable[[str], None]
+    ) -> None:
         self.lake = Lake(spark, folder / "lake")
         self.costs = Costs(size=batch)
+        self._url = url
         self._say = say
-        self._scratch = folder / "scratch"
         self._steps: Sequence[Step] = (SpansStep(), SummariesStep(), RollupsStep())
         self._cores = spark.sparkContext.defaultParallelism
         self._seconds: dict[str, float] = {}
@@ -95,6 +124,11 @@ class History:
     def length(self) -> int:
         """Events that there are."""
         return self._events
+
+    @property
+    def traces(self) -> int:
+        """The aggregates that they are of."""
+        return self._events // made.SPANS
 
     # ------------------------------------------------------------------ growing
 
@@ -146,27 +180,34 @@ class History:
     # ------------------------------------------------------------------ replay
 
     def measure_replays(self, rounds: int) -> None:
-        """All of history once more, by both engines, states as a generation has them, written as a table."""
-        lake, length = self.lake, self._events
-        events, spans = lake.read(EVENTS), lake.read(SPANS)
-        sides: Contest = {
-            NATIVE: lambda: states(TraceSummary, events, spans, force="native"),
-            FOLD: lambda: states(Pauses(), events, force="fold"),
-        }
-        first = not self.costs.replays
-        for turn in range(-1 if first else 0, rounds):
-            for side in sorted(sides, reverse=bool(turn % 2)):
-                place = self._scratch / f"{length}-{side.replace(' ', '-')}"
-                with Peak() as peak, spread(lake.spark, length):
-                    began = time.perf_counter()
-                    sides[side]().write.format("delta").mode("overwrite").save(str(place))
-                    took = time.perf_counter() - began
-                if turn >= 0:
-                    self.costs.replays.setdefault(length, {}).setdefault(side, []).append(took)
-                    seen = self.costs.memory.setdefault(length, {})
-                    seen[side] = max(seen.get(side, 0), peak.bytes)
-        rates = ", ".join(f"{side} {1 / self.costs.replay(length, side):,.0f}" for side in sides)
+        """All of history once more, by both engines: whole replays, each into a generation of its own."""
+        length, first = self._events, not self.costs.replays
+        for engine, subject in REPLAYED.items():
+            before = inf
+            for _ in range(WARM_REPLAYS if first else 0):
+                took, _ = self._replay(engine, subject)
+                if took >= STEADY * before:
+                    break
+                before = took
+        for turn in range(rounds):
+            for engine in sorted(REPLAYED, reverse=bool(turn % 2)):
+                took, peak = self._replay(engine, REPLAYED[engine])
+                self.costs.replays.setdefault(length, {}).setdefault(engine, []).append(took)
+                seen = self.costs.memory.setdefault(length, {})
+                seen[engine] = max(seen.get(engine, 0), peak)
+        rates = ", ".join(f"{engine} {1 / self.costs.replay(length, engine):,.0f}" for engine in REPLAYED)
         self._say(f"replay of {length:,} events, events/s: {rates}")
+
+    def _replay(self, engine: str, subject: Subject) -> tuple[float, int]:
+        """The seconds of one, and the most memory."""
+        with Peak() as peak:
+            began = time.perf_counter()
+            made_now = replay(self.lake, subject, url=self._url, engine=engine.partition(" ")[0])
+            took = time.perf_counter() - began
+        if made_now.rows != self.traces:
+            raise RuntimeError(f"{engine}: {made_now.rows:,} states of {self.traces:,} traces")
+        remove(self.lake, made_now, time.time_ns())
+        return took, peak.bytes
 
     def contests(self) -> dict[str, Contest]:
         """By result, who computes it."""

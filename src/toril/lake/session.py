@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from toril.errors import InvalidValue
 from toril.lake import jars, java, source
+from toril.lake.given import given, has_delta, submitted
 
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -34,25 +35,29 @@ def session(
     """A session, or the one that there is.
 
     ``master``: ``local[2]``, ``spark://host:7077``, ``yarn``, ``k8s://…``, or ``sc://host:15002`` for Spark
-    Connect; without one, ``TORIL_SPARK_MASTER``, else all cores of this machine. ``conf`` has the last word.
+    Connect; without one, ``TORIL_SPARK_MASTER``, else that of ``spark-submit`` or ``spark-defaults.conf``,
+    else all cores of this machine. ``conf`` has the last word; what those two set comes before what we choose.
     """
-    where = master or os.environ.get("TORIL_SPARK_MASTER") or "local[*]"
-    if not MASTER.fullmatch(where):
+    where = master or os.environ.get("TORIL_SPARK_MASTER")
+    if where and not MASTER.fullmatch(where):
         raise InvalidValue("master", where, "local[N], spark://…, yarn, k8s://… or sc://… (Spark Connect)")
-    if where.startswith("sc://"):
+    said = {key: str(value) for key, value in (conf or {}).items()}
+    if where and where.startswith("sc://"):
         remote = SparkSession.builder.remote(where).appName(name)
-        for key, value in (conf or {}).items():
-            remote = remote.config(key, str(value))
+        for key, value in said.items():
+            remote = remote.config(key, value)
         made = remote.getOrCreate()
         source.register(made)
         return made
-    java.require()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not submitted():
+        java.require()
+    known = {**given(), **said}
+    where = where or known.get("spark.master") or "local[*]"
+    os.environ.setdefault("PYSPARK_PYTHON", known.get("spark.pyspark.python", sys.executable))
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(where).appName(name)
-    cores = int((conf or {}).get("spark.cores.max", 0))
-    for key, value in {**settings(where, cores), **(conf or {})}.items():
-        builder = builder.config(key, str(value))
+    for key, value in {**said, **settings(where, known, delta=has_delta())}.items():
+        builder = builder.config(key, value)
     made = builder.getOrCreate()
     made.sparkContext.setLogLevel("ERROR")
     source.register(made)
@@ -74,21 +79,23 @@ def another(spark: SparkSession) -> SparkSession:
     return spark.newSession()
 
 
-def settings(master: str, cores: int = 0) -> dict[str, str]:
-    """What a session is started with, chosen from the cores that it will have.
+def settings(master: str, given: Mapping[str, str] | None = None, *, delta: bool = False) -> dict[str, str]:
+    """What a session is started with besides what is ``given``, chosen from the cores that it will have.
 
-    A cluster does not say how many that are before it is asked for them: without ``spark.cores.max`` it is
-    taken for one like this machine.
+    A cluster does not say how many that are before it is asked for them: where nothing that is given says it
+    (``spark.cores.max``, or ``spark.executor.instances`` and ``.cores``), it is taken for one like this
+    machine. ``delta``: Spark has the jars already.
     """
-    cores = cores or _cores(master)
+    known = given or {}
+    cores = _cores(master, known)
     made = {
         **DELTA,
-        "spark.jars": ",".join(map(str, jars.paths())),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.databricks.delta.snapshotPartitions": str(min(cores, 16)),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",  # an event may be large, and ten thousand are
         "spark.sql.files.maxPartitionBytes": "32m",  # columns are compressed tenfold: what a task sorts fits
+        "spark.sql.execution.useObjectHashAggregateExec": "false",  # sorting is quicker than maps of objects
         "spark.sql.codegen.cache.maxEntries": "2000",  # a batch needs 270 classes; of 100 none is there again
         "spark.databricks.delta.properties.defaults.minReaderVersion": "1",
         "spark.ui.showConsoleProgress": "false",
@@ -102,7 +109,19 @@ def settings(master: str, cores: int = 0) -> dict[str, str]:
             "spark.driver.memory": os.environ.get("TORIL_SPARK_MEMORY", "2g"),
             "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "toril-warehouse"),
         }
+    made = {key: value for key, value in made.items() if key not in known}
+    # These two are lists, to which ours are added.
+    extensions = known.get("spark.sql.extensions", "")
+    if DELTA["spark.sql.extensions"] not in extensions:
+        made["spark.sql.extensions"] = _joined(extensions, DELTA["spark.sql.extensions"])
+    others = known.get("spark.jars", "")
+    if not delta and "delta-spark" not in others + known.get("spark.jars.packages", ""):
+        made["spark.jars"] = _joined(others, *map(str, jars.paths()))
     return made
+
+
+def _joined(*parts: str) -> str:
+    return ",".join(filter(None, parts))
 
 
 @contextmanager
@@ -120,10 +139,21 @@ def spread(spark: SparkSession, events: int) -> Iterator[None]:
         spark.conf.set(key, before)
 
 
-def _cores(master: str) -> int:
+def _cores(master: str, given: Mapping[str, str]) -> int:
+    if not master.startswith("local"):
+        each = _whole(given, "spark.executor.cores") or 1
+        cores = _whole(given, "spark.cores.max") or _whole(given, "spark.executor.instances") * each
+        return cores or os.cpu_count() or 2
     found = re.fullmatch(r"local\[(\d+).*\]", master)
     if found:
         return int(found[1])
     if master == "local":
         return 1
     return os.cpu_count() or 2
+
+
+def _whole(given: Mapping[str, str], key: str) -> int:
+    said = given.get(key, "0")
+    if not said.isdecimal():
+        raise InvalidValue(key, said, "a whole number")
+    return int(said)

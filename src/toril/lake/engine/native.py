@@ -68,7 +68,7 @@ class Native:
                 raw.setdefault(one, f"_{len(raw)}")
         made = (
             self._with_lets(rows)
-            .groupBy(*self.typing.keys)
+            .groupBy(*self._grouped_by)
             .agg(
                 *map(
                     expr, ("max(version) AS version", "count(1) AS events", "min(version) AS first_version")
@@ -83,13 +83,18 @@ class Native:
 
     def merge(self, parts: DataFrame) -> DataFrame:
         """What all parts of each aggregate have accumulated."""
-        made = parts.groupBy(*self.typing.keys).agg(
+        made = parts.groupBy(*self._grouped_by).agg(
             *map(expr, ("max(version) AS version", "sum(events) AS events")),
             expr("min(first_version) AS first_version"),
             *(expr(f"{field.merge.format(f'`{field.name}`')} AS `{field.name}`") for field in self.fields),
         )
         merged = (f"{field.merged.format(f'`{field.name}`')} AS `{field.name}`" for field in self.fields)
         return made.selectExpr(*self._about, *merged)
+
+    @property
+    def _grouped_by(self) -> tuple[str, ...]:
+        # Rows are sorted by them, and mostly by the first eight bytes: of ids these tell rows apart.
+        return (self.typing.aggregate_id, "tenant")
 
     @property
     def _about(self) -> tuple[str, ...]:
