@@ -267,7 +267,7 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
         assert await take_back(its, "basket") == (1, 2)
         await trade.look()
         assert trade.seen[-1:] == [False]
-        with pytest.raises(LakeError, match="none before it is there"):
+        with pytest.raises(LakeError, match="see generation 1, and saw none before it"):
             await take_back(its, "basket")
         # One that falls behind at the last moment is waited for once more.
         await trade.stop("basket@2", "basket")
@@ -352,6 +352,26 @@ def test_what_is_taken_back_draws_level_if_workers_run_it(
             assert await take_back(its, "basket") == (1, 2)
         with pytest.raises(AssertionError, match="back in time"):
             await trade.look()
+
+    during(shop, run)
+
+
+def test_what_is_taken_back_is_what_readers_saw(servers: Servers) -> None:
+    shop = Shop(emptied(servers.get("valkey-standalone")).url, both=True)
+
+    async def run() -> None:
+        its = shop.pipeline.service
+        for number in (2, 3, 4):
+            await its.generations.reserve("basket", number)
+            await its.generations.load("basket", number, [])
+        for number in (2, 4):
+            await its.generations.switch("basket", number)
+        assert await take_back(its, "basket") == (2, 4), "nobody ever saw the third"
+        await its.generations.switch("basket", 4)
+        await its.generations.retire("basket", 2)
+        with pytest.raises(LakeError, match="saw generation 2 of basket before, and it is retired"):
+            await take_back(its, "basket")
+        assert await its.current("basket") == "basket@4"
 
     during(shop, run)
 

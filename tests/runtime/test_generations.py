@@ -136,6 +136,30 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("place", PLACES)
+async def test_readers_go_back_to_what_they_saw_before(servers: Servers, place: str) -> None:
+    """Not to what has the number before."""
+    async with sourcing_of(place, servers) as sourcing:
+        service = orders(sourcing).service
+        generations = service.generations
+        for number in (2, 3, 12):
+            await generations.reserve("total", number)
+            await generations.load("total", number, [])
+        assert await generations.before("total") == ()
+        for number in (3, 3, 12, 3, 12):
+            await generations.switch("total", number, force=True)
+        assert await generations.before("total") == (1, 3), "each once"
+        for refused in (2, 1):
+            with pytest.raises(GenerationError, match=f"{refused} is not what they saw before it"):
+                await generations.switch("total", refused, force=True, back=True)
+        for _ in range(2):  # once more is the same
+            assert await generations.switch("total", 3, force=True, back=True) in (12, 3)
+            assert (await service.current("total"), await generations.before("total")) == ("total@3", (1,))
+        assert [one.number for one in await generations.standings() if one.state == "current"] == [3]
+        assert await generations.switch("total", 1, force=True, back=True) == 3
+        assert (await service.current("total"), await generations.before("total")) == ("total", ())
+
+
+@pytest.mark.parametrize("place", PLACES)
 async def test_whoever_depends_on_a_projection_or_decides_on_it_follows_the_pointer(
     servers: Servers, place: str, rng: random.Random
 ) -> None:

@@ -126,7 +126,7 @@ async def load(
 
 
 async def take_back(service: EventSourcingService, name: str) -> tuple[int, int]:
-    """Let readers see the generation before the one they see: which they see now, and which they saw.
+    """Let readers see the generation that they saw before: which they see now, and which they saw.
 
     Where workers still run it, it draws level first, which takes a moment and never more than a few seconds.
     Where none do, readers see it at once, as far as it had come: what they see then may be older than what
@@ -134,12 +134,19 @@ async def take_back(service: EventSourcingService, name: str) -> tuple[int, int]
     """
     standings = await service.generations.standings(name)
     seen = next(one.number for one in standings if one.state == "current")
-    before = [one.number for one in standings if one.number < seen and one.state in ("ready", "catching up")]
-    if not before:
-        raise LakeError(f"readers of {name} see generation {seen}, and none before it is there any more")
-    await service.generations.draw_level(name, before[-1])
-    await service.generations.switch(name, before[-1], force=True)
-    return before[-1], seen
+    saw = await service.generations.before(name)
+    if not saw:
+        raise LakeError(f"readers of {name} see generation {seen}, and saw none before it")
+    before = saw[-1]
+    state = next((one.state for one in standings if one.number == before), "gone")
+    if state not in ("ready", "catching up"):
+        raise LakeError(
+            f"readers saw generation {before} of {name} before, and it is {state}: they still see {seen}; "
+            "`toril lake promote` with a number lets them see another one"
+        )
+    await service.generations.draw_level(name, before)
+    await service.generations.switch(name, before, force=True, back=True)
+    return before, seen
 
 
 async def retire(

@@ -234,8 +234,15 @@ class GenerationStore(Protocol):
         """What is known from now on; None: nothing."""
         ...
 
-    async def see(self, projection: str, number: int) -> str:
-        """Let readers see it, in one write; where its stage forbids that, the stage."""
+    async def before(self, projection: str) -> tuple[int, ...]:
+        """Which generations readers saw before, each once, the last one last."""
+        ...
+
+    async def see(self, projection: str, number: int, *, back: bool = False) -> str:
+        """Let readers see it, in one write; where its stage forbids that, the stage.
+
+        ``back``: go back to what they saw before; ``other`` where that was not this one.
+        """
         ...
 
     async def dismiss(self, projection: str, number: int, made: Generation) -> str:

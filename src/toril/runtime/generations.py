@@ -331,12 +331,19 @@ class Generations:
         made = known.get((projection, number), Generation())
         return await self._standing(name, number, made, seen.get(projection, 1) == number, within)
 
-    async def switch(self, name: str, number: int, *, within: int = WITHIN, force: bool = False) -> int:
+    async def before(self, name: str) -> tuple[int, ...]:
+        """Which generations readers saw before the one they see, each once, the last one last."""
+        return await self._store.before(self._full(self._check(name)))
+
+    async def switch(
+        self, name: str, number: int, *, within: int = WITHIN, force: bool = False, back: bool = False
+    ) -> int:
         """Let all readers see a generation, in one write; says which one they saw before.
 
         Refused (:class:`GenerationBehind`) while it is more events behind than ``within``; else the last few
         are waited for, see :meth:`draw_level`. Forced, it is done at once, however far it is. Refused always
-        where it is being loaded, or is retired, or was never begun.
+        where it is being loaded, or is retired, or was never begun. ``back``: go back to the one that they
+        saw before, see :meth:`before`; refused where that was another one.
         """
         projection = self._full(self._check(name))
         seen, known = await self._store.all()
@@ -354,7 +361,11 @@ class Generations:
             )
         if not force and standing.state == "ready":
             await self.draw_level(name, number)
-        stage = await self._store.see(projection, number)
+        stage = await self._store.see(projection, number, back=back)
+        if stage == "other":
+            raise GenerationError(
+                f"readers see generation {before} of {name!r}, and {number} is not what they saw before it"
+            )
         if stage:
             raise GenerationError(
                 f"generation {number} of {name!r} is {_STAGES[stage]}: readers see {before}"

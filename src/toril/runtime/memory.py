@@ -63,6 +63,7 @@ class MemoryGenerations:
         self._readers = readers
         self._loading: dict[str, _Reader] = {}
         self._seen: dict[str, int] = {}
+        self._before: dict[str, tuple[int, ...]] = {}
         self._known: dict[tuple[str, int], Generation] = {}
 
     async def current(self, projection: str) -> int:
@@ -87,10 +88,20 @@ class MemoryGenerations:
         else:
             self._known[projection, number] = made
 
-    async def see(self, projection: str, number: int) -> str:
+    async def before(self, projection: str) -> tuple[int, ...]:
+        return self._before.get(projection, ())
+
+    async def see(self, projection: str, number: int, *, back: bool = False) -> str:
         made = self._known.get((projection, number))
         if made is not None and made.stage != "loaded":
             return made.stage
+        current, before = self._seen.get(projection, 1), self._before.get(projection, ())
+        if current == number:
+            return ""
+        if back and before[-1:] != (number,):
+            return "other"
+        others = tuple(one for one in before if one != number)
+        self._before[projection] = others if back else (*others, current)
         self._seen[projection] = number
         return ""
 

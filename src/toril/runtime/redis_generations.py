@@ -39,6 +39,9 @@ def _script(verb: str) -> Script:
 
 PLACE, DEFER, STRIP, POINT = map(_script, ("place", "defer", "strip", "point"))
 
+BEFORE = b" before"
+"""Behind a projection's name, the field that has what readers saw before."""
+
 TRIES = 50
 """How often aggregates are tried, should they go cold or the log get a new epoch meanwhile."""
 
@@ -82,6 +85,8 @@ class RedisGenerations:
         seen: dict[str, int] = {}
         known: dict[tuple[str, int], Generation] = {}
         for field, value in zip(flat[::2], flat[1::2], strict=True):
+            if field.endswith(BEFORE):
+                continue
             if value.isdigit():
                 seen[field.decode()] = int(value)
             else:
@@ -107,8 +112,14 @@ class RedisGenerations:
         else:
             await self._redis.command("HSET", self._key, field, _encoded(made), repeatable=True)
 
-    async def see(self, projection: str, number: int) -> str:
-        said: bytes = await self._redis.run(POINT, self._log.keys, projection, number, "see", repeatable=True)
+    async def before(self, projection: str) -> tuple[int, ...]:
+        line = await self._redis.command("HGET", self._key, projection + BEFORE.decode())
+        return tuple(int(number) for number in (line or b"").split())
+
+    async def see(self, projection: str, number: int, *, back: bool = False) -> str:
+        said: bytes = await self._redis.run(
+            POINT, self._log.keys, projection, number, "back" if back else "see", repeatable=True
+        )
         return said.decode()
 
     async def dismiss(self, projection: str, number: int, made: Generation) -> str:

@@ -43,7 +43,7 @@ NOBODY = 5.0
 @projection_argument
 @click.argument("generation", metavar="[NUMBER]", required=False, callback=whole("NUMBER", 1, 10**9))
 @program_option
-@click.option("--back", is_flag=True, help="Let readers see the generation before, once more.")
+@click.option("--back", is_flag=True, help="Let readers see the generation that they saw before.")
 @click.option(
     "--within",
     default=str(WITHIN),
@@ -77,17 +77,17 @@ def promote(
 
     Its states are loaded, its workers catch up from exactly its cut, beside those of the generation before,
     and when they have, readers are switched in one write. Live traffic goes on all the time. It can be
-    stopped and run again at any point. With --back, readers see the one before again; that is one write too.
+    stopped and run again at any point. With --back, readers see the one that they saw before; that is one
+    write too.
     """
     where = program(program_, url, log_name)
     subject = where.find(projection)
     where.live(subject)
     if back:
         if generation is not None:
-            raise InvalidValue(
-                "NUMBER", generation, "--back goes to the generation before, whichever that is"
-            )
-        question = f"Let all readers of {subject.processor} see the generation before, once more?"
+            rule = "--back goes to the generation that readers saw before, whichever that is"
+            raise InvalidValue("NUMBER", generation, rule)
+        question = f"Let all readers of {subject.processor} see the generation that they saw before?"
         asyncio.run(make_sure("promote --back", question, yes))
         _back(where, subject, path, master, as_lines=json_ or not errors.is_terminal)
         return

@@ -1,20 +1,37 @@
 #!lua flags=allow-oom
 -- Let readers of a projection see another generation, or let a generation be retired that they do not see: so
--- that they never see one that is.
+-- that they never see one that is. What they saw before is written with it, each generation once.
 -- keyspace: log
 -- keys: base generations
--- args: projection, generation, 'see'; or projection, generation, 'retire', its record from now on
--- result: '' done; else the stage it is in, or 'current', and nothing was done
+-- args: projection, generation, 'see', or 'back' to the one that they saw before; or projection, generation,
+--       'retire', its record from now on
+-- result: '' done; else the stage it is in, or 'current', or 'other' where they saw another one before, and
+--         nothing was done
 
 local key, projection, number = KEYS[2], ARGV[1], ARGV[2]
 local field = projection .. '@' .. number
 local stage = string.match(redis.call('HGET', key, field) or 'loaded', '^%a+')
-if ARGV[3] == 'see' then
+local current = redis.call('HGET', key, projection) or '1'
+if ARGV[3] ~= 'retire' then
   if stage ~= 'loaded' then
     return stage
+  elseif current == number then
+    return ''
   end
-  redis.call('HSET', key, projection, number)
-elseif (redis.call('HGET', key, projection) or '1') == number then
+  local before, last = {}, nil
+  for each in string.gmatch(redis.call('HGET', key, projection .. ' before') or '', '%d+') do
+    last = each
+    if each ~= number then
+      before[#before + 1] = each
+    end
+  end
+  if ARGV[3] == 'see' then
+    before[#before + 1] = current
+  elseif last ~= number then
+    return 'other'
+  end
+  redis.call('HSET', key, projection, number, projection .. ' before', table.concat(before, ' '))
+elseif current == number then
   return 'current'
 elseif stage ~= 'retired' then
   redis.call('HSET', key, field, ARGV[4])
