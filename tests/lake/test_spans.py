@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from pyspark.sql import DataFrame
 
 from tests.lake.span_events import SCHEMA, Body, a_span, archive, body_of, rows_of
 from toril.events import Upcasters
+from toril.lake.errors import OtherWriter
 from toril.lake.lake import Lake, Record
 from toril.lake.reading import Reader
 from toril.lake.serving import ask
 from toril.lake.spans import SpansStep, spans_of
-from toril.lake.tables import EVENTS, QUARANTINE, SPANS
+from toril.lake.tables import EVENTS, QUARANTINE, SPANS, Table
 from toril.pipelines.spans.recording import SPAN_RECORDED
 from toril.pipelines.spans.span import Ai, Link, Span
 
@@ -157,14 +159,14 @@ def test_once_per_table_when_a_batch_is_cut_off_between_the_two(lake: Lake, tmp_
     # The half that is missing is that of the first batch, though there is more to read by now.
     first = step.once(lake)
     assert first is not None
-    assert (first.batch, first.source, first.positions) == (1, 1, {"00": (10, "1-0")})
+    assert (first.batch, first.source, first.positions) == (2, 1, {"00": (10, "1-0")})
     second = step.once(lake)
     assert second is not None
-    assert (second.batch, second.source) == (2, 2)
+    assert (second.batch, second.source) == (3, 2)
     assert step.once(lake) is None
 
     spans = lake.read(SPANS).select("ordinal", "batch", "span_id").orderBy("ordinal").collect()
-    assert [tuple(row)[:2] for row in spans] == [*((n, 1) for n in range(1, 7)), (11, 2), (12, 2)]
+    assert [tuple(row)[:2] for row in spans] == [*((n, 2) for n in range(1, 7)), (11, 3), (12, 3)]
     refused = lake.read(QUARANTINE).orderBy("ordinal").collect()
     assert [(row["ordinal"], row["batch"]) for row in refused] == [(7, 2), (8, 1), (9, 1), (13, 3)]
     assert refused[1]["body"] == newer
@@ -179,6 +181,63 @@ def test_once_per_table_when_a_batch_is_cut_off_between_the_two(lake: Lake, tmp_
                 assert not stats.get("numRecords") or "batch" in stats["minValues"]
 
     _others_read_it(tmp_path / "lake" / "spans", a_span(1))
+
+
+class Meddled(Lake):
+    """Somebody else does something just before the n-th write."""
+
+    def __init__(self, lake: Lake, write: int, meanwhile: Callable[[], object]) -> None:
+        super().__init__(lake.spark, lake.path)
+        self.left = write
+        self.meanwhile = meanwhile
+
+    def append(self, rows: DataFrame, table: Table, record: Record) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.meanwhile()
+        super().append(rows, table, record)
+
+
+def refusing(number: int) -> Upcasters:
+    """Those of a program that cannot read one of the spans."""
+    upcasters, span_id = Upcasters(), a_span(number).span_id
+
+    @upcasters.step(SPAN_RECORDED, 1, 2)
+    def but_one(data: Any) -> Any:
+        return data if data["span_id"] != span_id else None
+
+    return upcasters
+
+
+@pytest.mark.parametrize("where", ["at the claim", "between the two", "at the second claim"])
+def test_an_event_is_in_one_table_when_two_programs_read_it_differently(lake: Lake, where: str) -> None:
+    """Each cannot read one that the others can, and one comes between the writes of another."""
+    archive(lake, [a_span(1), a_span(2), a_span(3)])
+    step = SpansStep(refusing(1))
+    step.prepare(lake)
+
+    def cut_off(number: int) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            CutOff(refusing(number)).once(lake)
+
+    if where == "at the claim":
+        with pytest.raises(OtherWriter):
+            step.once(Meddled(lake, 1, lambda: cut_off(2)))
+    elif where == "between the two":
+        # It is not dead at all, and writes its spans after another has begun to finish them.
+        step.once(Meddled(lake, 2, lambda: cut_off(2)))
+    else:
+        cut_off(2)
+        with pytest.raises(OtherWriter):
+            step.once(Meddled(lake, 2, lambda: SpansStep(refusing(3)).once(lake)))
+    while step.once(lake) is not None:
+        pass
+    spans, refused = (
+        [row["ordinal"] for row in lake.read(table).select("ordinal").collect()]
+        for table in (SPANS, QUARANTINE)
+    )
+    assert sorted(spans + refused) == [1, 2, 3]
+    assert lake.last(SPANS).source == 1
 
 
 def _others_read_it(place: Path, first: Span) -> None:

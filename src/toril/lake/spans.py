@@ -3,10 +3,21 @@
 Two tables from one source. ``quarantine`` is written first, and says which batches of ``events`` it is made
 of; ``spans`` is then made of exactly these. So where a process was killed between the two, the next one sees
 that quarantine is ahead, and finishes that batch before it begins another.
+
+Several processes may be at it, whose programs can read different events. What one of them has refused must be
+in quarantine before its spans are written, and what another has refused must not be among them. So:
+
+- the batch of quarantine is a claim, which bears a name of its own: whoever does not find its own name there
+  has lost, writes no spans, and looks again;
+- whoever finishes what another has begun first takes the number of the batch of spans that the other would
+  write, with an empty one. Then it claims as well, also where it has nothing to add, and only then it writes;
+- each looks at quarantine first, then at spans. A claim that comes after ours was then made by one who saw
+  ours, and has taken our number of spans, or has found it written.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -44,7 +55,8 @@ class SpansStep(Step):
         lake.ensure(SPANS)
 
     def once(self, lake: Lake, run: str = "") -> Record | None:
-        have, refused = lake.last(SPANS), lake.last(QUARANTINE)
+        refused = lake.last(QUARANTINE)
+        have = lake.last(SPANS)
         if refused.source > have.source:
             return self._finish(lake, have, refused, run)
         there = lake.last(EVENTS)
@@ -54,14 +66,10 @@ class SpansStep(Step):
         if upto < there.batch:
             there = lake.last(EVENTS, upto)
         positions = there.positions if there.batch == upto else have.positions
-        record = Record(batch=have.batch + 1, source=upto, positions=positions, run=run)
-        first = Record(batch=refused.batch + 1, source=upto, positions=positions, run=run)
         read = self.read(lake, have.source, upto).persist()
         try:
-            lake.append(_refused(read), QUARANTINE, first)
-            # Of another writer's batch the range may be another one, and it is that one's that counts.
-            if lake.last(QUARANTINE, first.batch).source != upto:
-                raise OtherWriter("another process writes spans and quarantine of this lake as well")
+            _claim(lake, QUARANTINE, _refused(read), refused.batch + 1, upto, positions, run)
+            record = Record(batch=have.batch + 1, source=upto, positions=positions, run=run)
             self.write(lake, read, record)
         finally:
             read.unpersist()
@@ -74,17 +82,13 @@ class SpansStep(Step):
         it is requeued, and what cannot be read any more comes to it.
         """
         upto, positions = refused.source, refused.positions
+        nothing = lake.read(SPANS).limit(0)
+        _claim(lake, SPANS, nothing, have.batch + 1, have.source, have.positions, run)
         there = lake.read(QUARANTINE).select(*PLACE)
         left = self.read(lake, have.source, upto).join(there, list(PLACE), "left_anti").persist()
         try:
-            more = _refused(left)
-            if not more.isEmpty():
-                also = Record(batch=refused.batch + 1, source=upto, positions=positions, run=run)
-                lake.append(more, QUARANTINE, also)
-                # A requeue or an erasure may have taken the number, and then they are not there.
-                if lake.last(QUARANTINE, also.batch) != also:
-                    raise OtherWriter("another process writes to quarantine of this lake as well")
-            record = Record(batch=have.batch + 1, source=upto, positions=positions, run=run)
+            _claim(lake, QUARANTINE, _refused(left), refused.batch + 1, upto, positions, run)
+            record = Record(batch=have.batch + 2, source=upto, positions=positions, run=run)
             self.write(lake, left, record)
         finally:
             left.unpersist()
@@ -96,6 +100,22 @@ class SpansStep(Step):
 
     def write(self, lake: Lake, rows: DataFrame, record: Record) -> None:
         lake.append(spans_in(rows), SPANS, record)
+
+
+def _claim(
+    lake: Lake,
+    table: Table,
+    rows: DataFrame,
+    batch: int,
+    source: int,
+    positions: dict[str, tuple[int, str]],
+    run: str,
+) -> None:
+    """Write a batch, and make sure that it is ours: another one's may have the number, a requeue's too."""
+    name = f"{run or 'spans'} {uuid.uuid4().hex}"
+    lake.append(rows, table, Record(batch=batch, source=source, positions=positions, run=name))
+    if lake.last(table, batch).run != name:
+        raise OtherWriter(f"another process writes to {table.name} of this lake as well")
 
 
 def read_spans(events: DataFrame, upcasters: Upcasters | None = None) -> DataFrame:
