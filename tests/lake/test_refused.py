@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import Servers, emptied
 from tests.lake.filling import filled, with_log
 from toril.cli.main import cli
+from toril.errors import TorilError
 from toril.lake.archive import EventsStep
 from toril.lake.erase import erase
 from toril.lake.errors import ForeignTable, LakeError, NewerTable
@@ -171,6 +172,34 @@ def test_nor_one_with_a_generation_of_a_later_version(lake: Lake, url: str, newe
         ["retire", *of_it, "--yes"],
     ):
         refused(lake, GENERATION, NewerTable, LATER, *command)
+
+
+def test_a_place_without_a_lake_is_one_error_and_none_is_made_there(
+    lake: Lake, url: str, tmp_path: Path
+) -> None:
+    """However it was mistyped: only ``run`` makes a lake."""
+    of_it = ("trace_summary", "1", "--url", url)
+    for command in (
+        ["replay", "trace_summary", "--url", url],
+        ["load", "--directory", str(tmp_path / "clickhouse")],
+        ["maintain"],
+        ["maintain", "--dry-run"],
+        ["erase", "acme", "--yes"],
+        ["requeue"],
+        ["audit", "--no-log"],
+        ["diff", *of_it],
+        ["promote", *of_it, "--yes"],
+        ["retire", *of_it, "--yes"],
+        ["rewind", "00", "--yes", "--url", url],
+        ["state", "acme", "span", "1", "--url", url],
+    ):
+        with pytest.raises(TorilError, match=r"there is no (lake at|table \w+ in)|there is none|has: none"):
+            CliRunner().invoke(cli, ["lake", *command, "--lake", lake.path], catch_exceptions=False)
+        assert not Path(lake.path).exists(), command
+    Path(lake.path).mkdir()
+    with pytest.raises(LakeError, match="there is no lake at"):
+        erase(lake, "acme")
+    assert files(lake) == {}
 
 
 @pytest.mark.parametrize("table", [SPANS, QUARANTINE], ids=lambda table: table.name)

@@ -121,7 +121,10 @@ def erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
     mine = own_session(lake)
     files = files_of(mine)
     report = ErasedFromLake()
-    for name in set(NAMES).intersection(tables_in(files)):
+    there = tables_in(files)
+    if not there:
+        raise LakeError(f"there is no lake at {lake.path} (nothing was changed)")
+    for name in set(NAMES).intersection(there):
         mine.check(name)
     looked = {ERASURES.name}  # which is written to meanwhile, and knows no tenants
     tables: list[_Erasing] = []

@@ -18,6 +18,7 @@ from toril.lake.lake import Lake
 from toril.lake.runs import Runs
 from toril.lake.serving import KEYS, Loaded
 from toril.lake.serving import load as load_into
+from toril.lake.tables import EVENTS
 from toril.stores.clickhouse import Database
 
 DEFAULT = ("trace_summaries", "rollups")
@@ -60,10 +61,11 @@ def load(
     with (
         opened(path, master, name="toril lake load", quiet=as_lines) as lake,
         interruptible("the same command goes on where it was"),
-        Runs(lake).recorded("load", {"tables": list(tables)}) as run,
     ):
-        done = asyncio.run(_load(lake, tables or DEFAULT, clickhouse, directory, quiet=as_lines))
-        run.rows = {one.table: one.rows for one in done}
+        lake.check(EVENTS)
+        with Runs(lake).recorded("load", {"tables": list(tables)}) as run:
+            done = asyncio.run(_load(lake, tables or DEFAULT, clickhouse, directory, quiet=as_lines))
+            run.rows = {one.table: one.rows for one in done}
     if as_lines:
         as_json({"tables": [asdict(one) for one in done]}, indent=None)
         return

@@ -19,7 +19,7 @@ from toril.cli.lake.projections import (
     program_option,
     projection_argument,
 )
-from toril.cli.lake.target import lake_options, log_option, opened, url_option
+from toril.cli.lake.target import lake_options, log_option, opened, ui, url_option
 from toril.cli.lake.working import bars
 from toril.cli.show import as_json, errors, note, one_line, say
 from toril.cli.times import span, whole
@@ -32,6 +32,7 @@ from toril.lake.replay import Progress as Told
 from toril.lake.replay import replay as replayed
 from toril.lake.replay import typing_for
 from toril.lake.runs import Runs
+from toril.lake.tables import EVENTS
 
 SAY_EVERY = 1.0
 """Seconds between two lines, where there is no terminal."""
@@ -94,6 +95,7 @@ def replay(
             else:
                 say(Text(said))
             return
+        lake.check(EVENTS)
         chosen = None if cut is None else _cut(lake, subject.processor, cut)
         arguments = {
             "projection": subject.processor,
@@ -108,7 +110,7 @@ def replay(
         with (
             interruptible("the same command takes it up again"),
             Runs(lake).recorded("replay", arguments) as one,
-            _shown(as_lines) as told,
+            _shown(as_lines, ui(lake.spark)) as told,
         ):
             made = replayed(
                 lake,
@@ -144,8 +146,9 @@ def _cut(lake: Lake, projection: str, said: str) -> dict[str, tuple[int, str]]:
 class _Shown(Told):
     """How far it is: a bar on a terminal, lines of JSON elsewhere."""
 
-    def __init__(self, bar: Progress | None) -> None:
+    def __init__(self, bar: Progress | None, ui: str | None) -> None:
         self._bar = bar
+        self._ui = ui
         self._task = None if bar is None else bar.add_task("looking at the lake", total=None, said="")
         self._began = self._said = time.monotonic()
         self._first = 0
@@ -181,6 +184,7 @@ class _Shown(Told):
             events=events,
             portions=plan.portions,
             portions_done=done,
+            spark_ui=self._ui,
         )
         if self._bar is not None:
             again = f", going on after {done} of {plan.portions} portions" if done else ""
@@ -209,12 +213,12 @@ class _Shown(Told):
 
 
 @contextmanager
-def _shown(as_lines: bool) -> Iterator[_Shown]:
+def _shown(as_lines: bool, ui: str | None) -> Iterator[_Shown]:
     if as_lines:
-        yield _Shown(None)
+        yield _Shown(None, ui)
         return
     with bars() as bar:
-        yield _Shown(bar)
+        yield _Shown(bar, ui)
 
 
 def _answer(made: Generation, told: _Shown, seconds: float, *, json_: bool) -> None:

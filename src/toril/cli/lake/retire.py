@@ -28,6 +28,7 @@ from toril.lake.lake import Lake
 from toril.lake.promote import retire as retired
 from toril.lake.runs import OneRun, Runs
 from toril.lake.subjects import Subject
+from toril.lake.tables import EVENTS
 
 
 @click.command()
@@ -63,6 +64,7 @@ def retire(
         opened(path, master, name="toril lake retire", quiet=as_lines) as lake,
         interruptible("the same command finishes it"),
     ):
+        lake.check(EVENTS)  # of a generation that is live as well, the states in the lake would stay
         kept = look(lake, subject.processor, generation)
         gone = asyncio.run(_retire(where, subject, lake, kept, generation, clickhouse, yes, quiet=as_lines))
     if as_lines:
