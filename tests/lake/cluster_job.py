@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests import java
+from toril.cli.lake.tables import known
 from toril.events import AnyEvent, FoldProjection
 from toril.lake.archive import EventsStep
+from toril.lake.erase import erase
+from toril.lake.errors import LakeError
 from toril.lake.lake import Lake
+from toril.lake.maintain import maintain
 from toril.lake.progress import Tasks
 from toril.lake.replay import Progress, replay
+from toril.lake.rewind import rewind
 from toril.lake.rollups import RollupsStep
 from toril.lake.run import News, Run, Wrote
+from toril.lake.serving import ask_spark
 from toril.lake.session import session
 from toril.lake.source import tails
 from toril.lake.spans import SpansStep
@@ -97,7 +103,25 @@ def main(master: str, url: str, path: str, *wheel: str) -> None:
     for subject, engine, progress in ((SLOW, "fold", Says()), (TRACE_SUMMARY, "native", None)):
         made = replay(lake, subject, url=url, engine=engine, progress=progress)
         print("replayed", made.plan.name, made.rows, flush=True)
+    if not wheel:
+        refused(lake, url)
     spark.stop()
+
+
+def refused(lake: Lake, url: str) -> None:
+    """What needs the files of tables, which a remote session does not have: it must not take none for all."""
+    wanted: list[Callable[[], object]] = [
+        lambda: list(maintain(lake)),
+        lambda: erase(lake, "acme"),
+        lambda: rewind(lake, "00", url=url),
+    ]
+    for what in wanted:
+        try:
+            print("did", what())
+        except LakeError as problem:
+            print("refused", problem)
+    found = ask_spark(lake, known(lake), "SELECT count(*) FROM events")
+    print("asked", found.rows[0][0], flush=True)
 
 
 if __name__ == "__main__":

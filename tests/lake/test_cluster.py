@@ -3,22 +3,27 @@ server of Spark Connect. Both run the job with all its tables, and replays by bo
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from pyspark.find_spark_home import _find_spark_home
 
+from tests import java
 from tests.conftest import Servers, emptied
-from tests.lake.cluster_job import Slow
+from tests.lake.cluster_job import Slow, on_cluster
 from tests.lake.filling import with_log
 from tests.lake.rows import as_texts
 from tests.lake.shop import Shop, during, states
 from tests.lake.span_events import a_span, body_of
 from tests.lake.spark_cluster import connect_server, spark_cluster
 from toril.aggregate import Aggregate
+from toril.lake import jars
 from toril.lake.generations import find, read
 from toril.lake.lake import Lake
 from toril.lake.rollups import rollups_of
@@ -41,17 +46,21 @@ async def trace(log: Log) -> None:
         assert not isinstance(result, BaseException)
 
 
+def buy(url: str, baskets: Mapping[str, Iterable[int]]) -> None:
+    shop = Shop(url)
+
+    async def trade() -> None:
+        for name, prices in baskets.items():
+            await shop.buy(name, *prices)
+
+    during(shop, trade)
+
+
 @pytest.fixture
 def url(servers: Servers) -> str:
     """A log with baskets and spans."""
     url = emptied(servers.get("valkey-standalone")).url
-    shop = Shop(url)
-
-    async def trade() -> None:
-        for number in range(BASKETS):
-            await shop.buy(f"b{number}", *range(number, number + PRICES))
-
-    during(shop, trade)
+    buy(url, {f"b{number}": range(number, number + PRICES) for number in range(BASKETS)})
     with_log(url, trace)
     return url
 
@@ -106,12 +115,55 @@ def test_a_cluster_runs_the_job_and_replays_and_survives_the_loss_of_a_worker_in
                     cluster.workers[len(lost)].kill()
                     lost.append(what)
                     cluster.add_workers()
-    assert lost == ["wrote events", "tasks"], lines
-    assert "toril.zip" in lines[0], "workers have it from the wheel"
-    check(lake, lines)
+        assert lost == ["wrote events", "tasks"], lines
+        assert "toril.zip" in lines[0], "workers have it from the wheel"
+        check(lake, lines)
+        submit(cluster.url, url, lake, tmp_path, str(package))
+
+
+def submit(master: str, url: str, lake: Lake, folder: Path, package: str) -> None:
+    """One more event, archived by ``spark-submit`` as the guide has it: what it was told is what counts."""
+    buy(url, {"late": [1]})
+    events = lake.read(EVENTS).count()
+    found = re.search(r"```py\n(.+?)```", (ROOT / "docs" / "lake-cluster.md").read_text(), re.DOTALL)
+    assert found is not None
+    program, address, told = folder / "lake_job.py", folder / "redis-url", folder / "told"
+    program.write_text(found[1])
+    address.write_text(url)
+    told.mkdir()
+    given = {
+        **on_cluster(lake.path, package),
+        "spark.sql.shuffle.partitions": "3",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": told.as_uri(),
+    }
+    environment = {key: value for key, value in os.environ.items() if key != "TORIL_REDIS_URL"}
+    environment |= {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": java.SHORT,
+        "TORIL_REDIS_URL_FILE": str(address),
+        "TORIL_JARS": str(folder / "none"),  # as where the driver is another machine
+    }
+    command = [str(Path(_find_spark_home()) / "bin" / "spark-submit"), "--master", master]
+    command += ["--jars", ",".join(map(str, jars.paths())), "--py-files", package]
+    command += [part for pair in given.items() for part in ("--conf", "=".join(pair))]
+    command += [str(program), "lake", "run", "--once", "--lake", lake.path, "--json"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    assert lake.read(EVENTS).count() == events + 1
+    log = "".join(file.read_text() for file in told.rglob("*") if file.is_file())
+    assert '"spark.sql.shuffle.partitions":"3"' in log
+    assert master in log
+    assert url not in log, "who looks at Spark's pages and logs does not see how to get into Redis"
 
 
 def test_a_server_of_spark_connect_runs_the_job_and_replays(url: str, lake: Lake, tmp_path: Path) -> None:
     with connect_server() as server:
         lines = list(run_job(tmp_path, server, url, lake.path))
+    refused = [line for line in lines if line.startswith("refused")]
+    assert len(refused) == 3, lines
+    assert all("run this with a session on the cluster" in line for line in refused)
+    assert lines[-1] == f"asked {BASKETS * PRICES + TRACED}"
     check(lake, lines)

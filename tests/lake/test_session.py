@@ -14,7 +14,9 @@ from toril.cli.main import cli
 from toril.errors import InvalidValue
 from toril.lake import jars
 from toril.lake.errors import SparkMissing
-from toril.lake.session import session, settings
+from toril.lake.given import at_start
+from toril.lake.lake import Lake
+from toril.lake.session import DELTA, session, settings
 
 
 @pytest.mark.parametrize(
@@ -89,8 +91,61 @@ def test_settings_follow_the_cores() -> None:
     assert settings("local")["spark.sql.shuffle.partitions"] == "2"
     assert settings("local[*]")["spark.sql.shuffle.partitions"] == str(2 * (os.cpu_count() or 2))
     assert settings("local[2,3]")["spark.sql.shuffle.partitions"] == "4"
-    assert settings("spark://h:7077", 300)["spark.sql.shuffle.partitions"] == "600"
+    for given, parts in (
+        ({"spark.cores.max": "300"}, "600"),
+        ({"spark.executor.instances": "10", "spark.executor.cores": "4"}, "80"),
+        ({"spark.executor.instances": "10"}, "20"),
+    ):
+        assert settings("spark://h:7077", given)["spark.sql.shuffle.partitions"] == parts
+        assert settings("local[2]", given)["spark.sql.shuffle.partitions"] == "4", "they are for a cluster"
+    with pytest.raises(InvalidValue, match="spark.cores.max 'many' is not valid: a whole number"):
+        settings("yarn", {"spark.cores.max": "many"})
     assert "spark.driver.bindAddress" not in settings("spark://h:7077"), "a cluster must reach the driver"
+
+
+def test_what_a_user_has_set_is_left_as_it_is_or_added_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = {
+        "spark.sql.shuffle.partitions": "7",
+        "spark.sql.extensions": "org.example.Extension",
+        "spark.jars": "/other.jar",
+    }
+    made = settings("local[2]", given)
+    assert "spark.sql.shuffle.partitions" not in made
+    assert made["spark.sql.extensions"] == f"org.example.Extension,{DELTA['spark.sql.extensions']}"
+    assert made["spark.jars"].split(",") == ["/other.jar", *map(str, jars.paths())]
+    monkeypatch.setenv("TORIL_JARS", str(tmp_path))
+    for has_delta in (
+        {"spark.jars": "/x/delta-spark_4.2_2.13-4.4.0.jar,/other.jar"},
+        {"spark.jars.packages": "org.example:x:1,io.delta:delta-spark_4.2_2.13:4.4.0"},
+    ):
+        assert "spark.jars" not in settings("local[2]", has_delta), "nothing is asked of our folder"
+
+
+def test_what_a_user_has_set_is_found_before_spark_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf 'spark.c=said here' -c spark.d=4 pyspark-shell")
+    said = {"spark.c": "said here", "spark.d": "4"}
+    assert at_start() == said, "there need not be a file"
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# of all jobs\n\n spark.a   one two \nspark.b=2\nspark.c: other\nspark.e\n"
+    )
+    assert at_start() == {"spark.a": "one two", "spark.b": "2", "spark.e": "", **said}
+
+
+def test_settings_are_said_in_the_command_line(lake: Lake) -> None:
+    command = ["lake", "tables", "--lake", lake.path, "--json"]
+    done = CliRunner().invoke(cli, [*command, "--conf", "spark.toril.a=1", "--conf", "spark.toril.b=x=y"])
+    assert done.exit_code == 0, done.output
+    assert lake.spark.conf.get("spark.toril.a") == "1"
+    assert lake.spark.conf.get("spark.toril.b") == "x=y"
+    for wrong in ("spark.toril.a", "=1", "toril.a=1"):
+        refused = CliRunner().invoke(cli, [*command, "--conf", wrong])
+        assert isinstance(refused.exception, InvalidValue)
+        assert "--conf" in str(refused.exception)
 
 
 def test_doctor_looks_at_the_python_of_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

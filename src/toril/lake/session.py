@@ -36,7 +36,7 @@ def session(
 
     ``master``: ``local[2]``, ``spark://host:7077``, ``yarn``, ``k8s://…``, or ``sc://host:15002`` for Spark
     Connect; without one, ``TORIL_SPARK_MASTER``, else that of ``spark-submit`` or ``spark-defaults.conf``,
-    else all cores of this machine. ``conf`` has the last word; what those two set comes before what we choose.
+    else all cores of this machine. ``conf`` has the last word; what those two set comes before our choices.
     """
     where = master or os.environ.get("TORIL_SPARK_MASTER")
     if where and not MASTER.fullmatch(where):

@@ -40,6 +40,28 @@ master_option = click.option(
     metavar="MASTER",
     help="local[N], spark://…, yarn, k8s://… or sc://… (TORIL_SPARK_MASTER, else all cores here).",
 )
+KEPT = "toril.lake.conf"
+"""Where a command keeps what ``--conf`` said, so that not each one must hand it on."""
+
+
+def _keep(context: click.Context, _: click.Parameter, said: tuple[str, ...]) -> None:
+    made: dict[str, str] = {}
+    for one in said:
+        key, equals, value = one.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise InvalidValue("--conf", one, "KEY=VALUE, with a key of Spark's (spark.…)")
+        made[key] = value
+    context.meta[KEPT] = made
+
+
+conf_option = click.option(
+    "--conf",
+    metavar="KEY=VALUE",
+    multiple=True,
+    expose_value=False,
+    callback=_keep,
+    help="A setting of Spark, before those of spark-submit and spark-defaults.conf. May be repeated.",
+)
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 url_option = click.option("--url", help="The server (default: TORIL_REDIS_URL, else the embedded one).")
 log_option = click.option(
@@ -48,8 +70,8 @@ log_option = click.option(
 
 
 def lake_options(command: Command) -> Command:
-    """--lake, --master and --json."""
-    for option in (json_option, master_option, lake_option):
+    """--lake, --master, --conf and --json."""
+    for option in (json_option, conf_option, master_option, lake_option):
         command = option(command)
     return command
 
@@ -76,7 +98,7 @@ def opened(
         note("starting Spark …")
     others = SparkSession.getActiveSession()
     with _java_apart():
-        spark = session(master, name=name)
+        spark = session(master, name=name, conf=click.get_current_context().meta.get(KEPT))
     try:
         hush(spark)
         if not quiet and (shown := ui(spark)) is not None:
