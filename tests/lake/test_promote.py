@@ -11,7 +11,9 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
+from pyspark.sql import Row
 
+import toril.lake.promote
 import toril.runtime.generations
 from tests.conftest import Servers, emptied
 from tests.lake.shop import Basket, BasketInCents, Shop, Worth, archive, during, folded
@@ -22,7 +24,7 @@ from toril.lake.errors import LakeError
 from toril.lake.generations import Filters, Generation, find, read, table_of
 from toril.lake.lake import Lake, Record
 from toril.lake.live import diff_live
-from toril.lake.promote import Progress, promote, retire, take_back
+from toril.lake.promote import Progress, in_portions, promote, retire, take_back
 from toril.lake.replay import replay
 from toril.log import Retention
 from toril.log.upkeep import trim
@@ -208,6 +210,8 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
     url: str, lake: Lake, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toril.runtime.generations, "AT_ONCE", 7)
+    monkeypatch.setattr(toril.lake.promote, "EVENTS_AT_ONCE", 2)
+    monkeypatch.setattr(toril.lake.promote, "PARTITION_BYTES", 1000)
     monkeypatch.setattr(toril.runtime.generations, "LEVEL_WITHIN", 60.0)
     shop = Shop(url, both=True)
     trade = Trade(shop, rng)
@@ -218,7 +222,7 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
     async def run() -> None:
         its = service.service
         await trade.buy(60)
-        await shop.buy("spoilt", 5, "broken", 7)
+        await shop.buy("spoilt", 5, "broken", 7, *[1] * 6)
         await shop.log.choose_retention(Retention.archived_by(GROUP))
         await asyncio.to_thread(archive, lake, url)
         await trade.buy(30)
@@ -258,7 +262,7 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
 
         async def skipped() -> bool:
             found = await its.get_projection("basket", *SPOILT)
-            return found is not None and found.version == 3 and found.state["sum"] == 1200
+            return found is not None and found.version == 9 and found.state["sum"] == 1800
 
         await until(skipped, "the rest of it to be processed")
         backend = shop.sourcing.backend
@@ -315,6 +319,34 @@ async def _seen(trade: Trade, count: int) -> bool:
 
 async def _is_behind(trade: Trade, name: str, count: int) -> bool:
     return await trade.behind(name) >= count
+
+
+def test_events_that_wait_come_in_portions_of_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toril.lake.promote, "EVENTS_AT_ONCE", 3)
+    monkeypatch.setattr(toril.lake.promote, "BYTES_AT_ONCE", 10)
+    sizes = {"one": [4, 4, 4, 4, 9, 9], "two": [1, 1, 1, 1], "three": [50]}
+
+    def row(name: str, place: int, value: bytes) -> Row:
+        whose = {"tenant": "acme", "aggregate_type": "basket", "aggregate_id": name}
+        return Row(**whose, reached=6, place=place, recorded_at=place, value=value)
+
+    rows = [
+        row(name, place, value)
+        for name, waiting in sizes.items()
+        for place, value in ((0, b"state"), *((n, b"x" * of) for n, of in enumerate(waiting, 7)))
+    ]
+    made = [
+        (one.aggregate.id, one.state, one.after, [version for version, _, _ in one.waiting])
+        for one in in_portions(rows)
+    ]
+    assert made == [
+        ("one", b"state", 0, [7, 8, 9]),
+        ("one", b"", 3, [10, 11]),
+        ("one", b"", 5, [12]),
+        ("two", b"state", 0, [7, 8, 9]),
+        ("two", b"", 3, [10]),
+        ("three", b"state", 0, [7]),
+    ]
 
 
 def test_what_is_taken_back_draws_level_if_workers_run_it(

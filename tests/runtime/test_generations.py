@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -209,6 +210,51 @@ async def test_whoever_depends_on_a_projection_or_decides_on_it_follows_the_poin
             await traffic.once()
             await until(all_told, "all to be told")
             await agrees(pipeline, traffic, "total", 2)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_events_that_wait_come_in_portions_each_once(servers: Servers, place: str) -> None:
+    """Also where a load was cut off, and is run again with other portions."""
+    async with sourcing_of(place, servers) as sourcing:
+        service = orders(sourcing).service
+        numbers = [1, "broken", 3, 4, 5, 6, 7]
+        await service.store_events("acme", "1", [NewEvent(type="n", data=number) for number in numbers])
+        cut = (await service.generations.reserve("total", 2)).cut
+        found = await service.store.read(Aggregate("acme", "order", "1"))
+        waiting = [
+            (one.version, one.recorded_at, NewEvent(type="n", data=one.data).to_bytes())
+            for one in found.events[1:]
+        ]
+
+        def portions(most: int) -> list[Rebuilt]:
+            first = Rebuilt(Aggregate("acme", "order", "1"), 1, Doubled().encode({"sum": 2, "by": 2}))
+            parts = [(at, waiting[at : at + most]) for at in range(0, len(waiting), most)]
+            return [
+                replace(first, state=first.state if not at else b"", waiting=some, after=at)
+                for at, some in parts
+            ]
+
+        done = [await service.generations.place("total", 2, [one]) for one in portions(2)[:2]]
+        assert [one.placed for one in done] == [1, 0]
+        loaded = await service.generations.load("total", 2, portions(3))
+        assert (loaded.placed, loaded.there) == (0, 1), "an aggregate counts once"
+        async with sourcing.worker():
+
+            async def failed() -> bool:
+                return len(await service.get_failed_events("acme", processor="total@2")) == 1
+
+            await until(failed, "the broken event to fail")
+            await service.skip_failed("total@2", "acme", "1")
+
+            async def passed() -> bool:
+                found = await service.get_projection("total@2", "acme", "1")
+                return found is not None and found.version == 7
+
+            await until(passed, "the others to be processed")
+        state = await service.get_projection("total@2", "acme", "1")
+        assert state is not None
+        assert state.state == {"sum": 2 * (1 + 3 + 4 + 5 + 6 + 7), "by": 2}
+        assert (await service.generations.standings("total"))[1].cut == cut
 
 
 class Forgiving(Doubled):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.functions import broadcast
@@ -32,6 +33,17 @@ ROWS_AT_ONCE = 500
 
 MOST_FAILED = 10_000
 """Aggregates with an event that could not be taken, of a generation that is promoted."""
+
+EVENTS_AT_ONCE = 2000
+BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Events of one aggregate that wait for a decision, and their bytes, passed by one event at most, that are
+brought at a time."""
+
+PARTITION_BYTES = 16 * 1024 * 1024
+"""Bytes of such events that are taken from Spark at a time, about."""
+
+ROW_BYTES = 200
+"""Bytes that an event has besides its body, about."""
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at how far a generation has caught up."""
@@ -115,14 +127,20 @@ async def load(
     told = progress or Progress()
     refuse_part(generation)
     rows = read(lake, generation)
-    count = await asyncio.to_thread(rows.count)
-    waiting = await asyncio.to_thread(waiting_in, lake, generation, rows, url)
-    return await service.generations.load(
-        _name(generation),
-        generation.number,
-        _rebuilt(rows, waiting),
-        progress=lambda done: told.loading(done, count),
-    )
+    counts = rows.selectExpr("count(1)", "count_if(failed_version IS NOT NULL)")
+    ((count, failed),) = await asyncio.to_thread(counts.collect)
+    if failed > MOST_FAILED:
+        raise LakeError(
+            f"{failed:,} aggregates of generation {generation.number} of {generation.plan.projection} have "
+            f"an event that the projection could not take, and {MOST_FAILED:,} may have: fix it first"
+        )
+    async with aclosing(_rebuilt(lake, generation, rows, url, failed)) as states:
+        return await service.generations.load(
+            _name(generation),
+            generation.number,
+            states,
+            progress=lambda done: told.loading(done, count),
+        )
 
 
 async def take_back(service: EventSourcingService, name: str) -> tuple[int, int]:
@@ -162,7 +180,7 @@ async def retire(
         standings = await service.generations.standings(name)
         if any(one.number == number for one in standings):
             gone = await service.generations.retire(name, number)
-    if lake is not None and generation is not None and generation.retired_at is None:
+    if lake is not None and generation is not None:
         await asyncio.to_thread(remove, lake, generation, time.time_ns())
     return gone
 
@@ -179,48 +197,85 @@ def refuse_part(generation: Generation) -> None:
 
 # ---------------------------------------------------------------------------- states on their way
 
-Waiting = dict[str, list[tuple[int, int, bytes]]]
-"""By aggregate (its key), the events that wait for a person's decision: version, when recorded, body."""
 
-
-def waiting_in(lake: Lake, generation: Generation, rows: DataFrame, url: str | None) -> Waiting:
-    """Of aggregates with an event that the projection could not take: that one, and those up to the cut."""
-    failed = rows.where("failed_version IS NOT NULL").select(*KEYS, "failed_version")
-    count = failed.count()
-    if count > MOST_FAILED:
-        raise LakeError(
-            f"{count:,} aggregates of generation {generation.number} of {generation.plan.projection} have "
-            f"an event that the projection could not take, and {MOST_FAILED:,} may have: fix it first"
-        )
-    found: Waiting = {}
-    if count:
-        with history(lake, url, generation.plan.log, generation.plan.cut) as all_of_it:
-            events = all_of_it.events().join(broadcast(failed), list(KEYS)).where("version >= failed_version")
-            for row in events.orderBy("version").toLocalIterator():
-                found.setdefault(_key(row), []).append(
-                    (row["version"], row["recorded_at"], bytes(row["body"]))
-                )
-    return found
-
-
-async def _rebuilt(rows: DataFrame, waiting: Waiting) -> AsyncIterator[Rebuilt]:
+async def _rebuilt(
+    lake: Lake, generation: Generation, rows: DataFrame, url: str | None, failed: int
+) -> AsyncGenerator[Rebuilt]:
     """States as the live store takes them; a few at a time are here."""
-    chosen = rows.select(*KEYS, "version", "state")
-    there = await asyncio.to_thread(chosen.toLocalIterator, prefetchPartitions=True)
-    while some := await asyncio.to_thread(_some, there):
+    if failed:
+        there = stopped(lake, generation, rows, url)
+        loop = asyncio.get_running_loop()
+        # One thread: what closes it comes after what it is doing.
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                while (one := await loop.run_in_executor(thread, next, there, None)) is not None:
+                    yield one
+            finally:
+                await loop.run_in_executor(thread, there.close)
+    chosen = rows.where("failed_version IS NULL").select(*KEYS, "version", "state")
+    others = await asyncio.to_thread(chosen.toLocalIterator, prefetchPartitions=True)
+    while some := await asyncio.to_thread(_some, others):
         for row in some:
-            key = _key(row)
-            # As live, there is no state before the first event.
-            state = bytes(row["state"]) if row["version"] and row["state"] is not None else b""
-            yield Rebuilt(Aggregate.parse(key), row["version"], state, waiting=waiting.get(key, ()))
+            yield Rebuilt(_aggregate(row), row["version"], _state(row["version"], row["state"]))
+
+
+def stopped(
+    lake: Lake, generation: Generation, rows: DataFrame, url: str | None
+) -> Generator[Rebuilt, None, None]:
+    """Aggregates with an event that the projection could not take, with that one and those up to the cut.
+
+    They come in portions, as there may be many of them.
+    """
+    failed = rows.where("failed_version IS NOT NULL")
+    with history(lake, url, generation.plan.log, generation.plan.cut) as all_of_it:
+        reached = failed.selectExpr(*KEYS, "version AS reached")
+        events = all_of_it.events().join(broadcast(reached), list(KEYS)).where("version > reached")
+        # First the state, and then what comes after it.
+        zero = "CAST(0 AS bigint)"
+        parts = failed.selectExpr(
+            *KEYS, "version AS reached", f"{zero} AS place", f"{zero} AS recorded_at", "state AS value"
+        ).union(events.selectExpr(*KEYS, "reached", "version", "recorded_at", "body"))
+        parts.persist()
+        all_of_it.held.append(parts)
+        (size,) = parts.selectExpr(f"sum(coalesce(length(value), 0) + {ROW_BYTES})").collect()[0]
+        order = (*KEYS, "place")
+        # One of Spark's partitions at a time is here.
+        ordered = parts.repartitionByRange(-(-size // PARTITION_BYTES), *order).sortWithinPartitions(*order)
+        yield from in_portions(ordered.toLocalIterator())
+
+
+def in_portions(rows: Iterable[Row]) -> Iterator[Rebuilt]:
+    """Of each aggregate its state, then the events that wait, so many with the state and so many after it."""
+    for aggregate, its in groupby(rows, _aggregate):
+        yield from _portions(aggregate, its)
+
+
+def _portions(aggregate: Aggregate, rows: Iterator[Row]) -> Iterator[Rebuilt]:
+    first = next(rows)
+    made = Rebuilt(aggregate, first["reached"], _state(first["reached"], first["value"]))
+    waiting: list[tuple[int, int, bytes]] = []
+    after = size = 0
+    for row in rows:
+        if len(waiting) >= EVENTS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield replace(made, waiting=waiting, after=after)
+            after += len(waiting)
+            made, waiting, size = replace(made, state=b""), [], 0
+        waiting.append((row["place"], row["recorded_at"], bytes(row["value"])))
+        size += len(row["value"])
+    yield replace(made, waiting=waiting, after=after)
+
+
+def _state(version: int, state: bytes | None) -> bytes:
+    # As live, there is no state before the first event.
+    return bytes(state) if version and state is not None else b""
 
 
 def _some(there: Iterator[Row]) -> list[Row]:
     return list(islice(there, ROWS_AT_ONCE))
 
 
-def _key(row: Row) -> str:
-    return ":".join(row[name] for name in KEYS)
+def _aggregate(row: Row) -> Aggregate:
+    return Aggregate(*(row[name] for name in KEYS))
 
 
 def _name(generation: Generation) -> str:

@@ -190,6 +190,9 @@ class Rebuilt:
     waiting: Sequence[tuple[int, int, bytes]] = ()
     """The events from there up to the cut, where one could not be applied: version, when it was recorded
     (ns), body. They are tried before any other, and wait for a person where they fail again."""
+    after: int = 0
+    """How many of those that wait came before these: then this one brings no state, only more of them. It is
+    in a later batch than the one before it."""
 
     def entries(self, partition: Partition) -> list[Entry]:
         """Those that wait, as the log has them."""

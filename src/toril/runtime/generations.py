@@ -31,7 +31,7 @@ AT_ONCE = 2000
 """States that are brought in one go."""
 
 BYTES_AT_ONCE = 16 * 1024 * 1024
-"""Bytes of states that are brought in one go, passed by one state at most."""
+"""Bytes of states, and of events that wait, that are brought in one go; passed by one aggregate at most."""
 
 WITHIN = 1000
 """Events, over all partitions, that a generation may be behind where readers are switched to it."""
@@ -309,7 +309,7 @@ class Generations:
                 if its != "gone" and one.state:
                     at = ProjectionState(work.projection.decode(one.state), one.version)
                     await work.save(one.aggregate.key, at)
-        done.count(arrived)
+        done.count(its for one, its in zip(batch, arrived, strict=True) if not one.after)
 
     async def _loading(self, name: str, number: int) -> Generation:
         _, known = await self._store.all()
@@ -503,8 +503,11 @@ async def _batches(states: Iterable[Rebuilt] | AsyncIterable[Rebuilt]) -> AsyncI
     batch: list[Rebuilt] = []
     size = 0
     async for one in _each(states):
+        if one.after and batch:  # no batch has an aggregate twice
+            yield batch
+            batch, size = [], 0
         batch.append(one)
-        size += len(one.state)
+        size += len(one.state) + sum(len(body) for _, _, body in one.waiting)
         if len(batch) >= AT_ONCE or size >= BYTES_AT_ONCE:
             yield batch
             batch, size = [], 0

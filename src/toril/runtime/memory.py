@@ -143,6 +143,8 @@ class MemoryGenerations:
     @staticmethod
     def _place(its: _Reader, one: Rebuilt) -> Arrived:
         key, now = one.aggregate.key, time.time_ns() // 1_000_000
+        if one.waiting:
+            its.parked[key] += one.entries(ONLY)[len(its.parked[key]) - one.after :]
         if key in its.checkpoints:
             return "there"
         its.checkpoints[key] = ("p", one.version, one.event_id, now)
@@ -153,7 +155,6 @@ class MemoryGenerations:
             its.checkpoints[key] = ("n", version, "", now)
             its.waiting[key] = 0.0
             its.troubles[key] = Trouble(status="retry", version=version, event_id="")
-            its.parked[key] += one.entries(ONLY)
         return "placed"
 
     async def enlist(self, processor: str) -> None:

@@ -347,12 +347,10 @@ class RedisGenerations:
     async def _defer(self, processor: str, oldest: Epoch, one: Rebuilt) -> None:
         """Events that could not be applied wait where the processor begins, in the oldest epoch there is."""
         store = self._log.store(oldest.of(one.aggregate))
-        version, key = one.waiting[0][0], one.aggregate.key
-        record = msgspec.json.encode(Trouble(status="retry", version=version, event_id=""))
-        entries = [pack_entry(entry) for entry in one.entries(store.partition)]
-        await self._redis.run(
-            DEFER, store.keys, processor, processor + LOADING, key, record, *entries, repeatable=True
-        )
+        key, record = one.aggregate.key, Trouble(status="retry", version=one.version + 1, event_id="")
+        args: list[Argument] = [processor, processor + LOADING, key, msgspec.json.encode(record), one.after]
+        args += (pack_entry(entry) for entry in one.entries(store.partition))
+        await self._redis.run(DEFER, store.keys, *args, repeatable=True)
 
     # ------------------------------------------------------------------ states go
 

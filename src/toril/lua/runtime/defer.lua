@@ -1,10 +1,11 @@
 #!lua
--- Events of an aggregate wait for a processor that has not begun: it tries them first. Those that wait already
--- stay.
+-- Events of an aggregate wait for a processor that has not begun: it tries them first. They may come in several
+-- calls, and those that wait already stay.
 -- keyspace: partition
 -- keys: base head
--- args: processor, the reader that keeps its place, aggregate, record of the trouble, entries
--- result: 'A' they wait, 'S' they do already, or it has begun, 'E' the tenant was erased since, or is being erased
+-- args: processor, the reader that keeps its place, aggregate, record of the trouble, how many wait before
+--       these, entries
+-- result: 'A' they wait, 'S' it has begun, 'E' the tenant was erased since, or is being erased
 -- include: log/_partition
 -- include: log/_readers
 
@@ -14,10 +15,14 @@ if not reader_of(p, floor) then
   return redis.error_reply('GONE this generation is not being loaded')
 elseif call('SISMEMBER', p .. 'walls', tenant) == 1 or call('SISMEMBER', p .. 'e:' .. floor, tenant) == 1 then
   return 'E'
-elseif reader_of(p, processor) or call('ZSCORE', p .. 'w:' .. processor, aggregate) then
+elseif reader_of(p, processor) then
   return 'S'
 end
-for i = 5, #ARGV do
+local there = call('LLEN', list) - tonumber(ARGV[5])
+if there < 0 then
+  return redis.error_reply('GONE events that wait before these have not come, or are gone')
+end
+for i = 6 + there, #ARGV do
   call('RPUSH', list, ARGV[i])
 end
 call('ZADD', p .. 'w:' .. processor, now_ms(), aggregate)
