@@ -18,6 +18,7 @@ from toril.lake import serving
 from toril.lake.errors import LakeError
 from toril.lake.files import files_of
 from toril.lake.lake import Lake, Record
+from toril.lake.packing import in_chunks
 from toril.lake.rollups import RollupsStep
 from toril.lake.serving import Loaded, ask, ask_spark, check_statement, load, source_sql, views
 from toril.lake.spans import spans_of
@@ -187,6 +188,39 @@ async def test_what_is_loaded_is_what_the_lake_has_whatever_became_of_it(lake: L
 KEYS = "tenant, model, grain, toUnixTimestamp64Micro(start), batch"
 
 
+async def test_long_texts_are_loaded_in_one_pass_and_in_small_pieces(lake: Lake, tmp_path: Path) -> None:
+    """However many bytes a row has, and however many rows there are; a load that is cut off goes on."""
+    lake.ensure(SPANS)
+    spans = [a_span(n, name=f"{n} " + "long" * 500) for n in range(1, 41)]
+    lake.append(spans_of(events_of(lake.spark, [(span, "t0") for span in spans])), SPANS, Record(batch=1))
+    sizes: list[int] = []
+    insert = serving._inserting
+
+    def seen(name: str, place: str, arrow: Any) -> Any:
+        if len(sizes) == 3:
+            sizes.append(0)
+            raise ConnectionError("cut off")
+        sizes.append(arrow.num_rows)
+        return insert(name, place, arrow)
+
+    jobs = lake.spark.sparkContext._jsc.sc().dagScheduler()
+    async with await Database.open(directory=tmp_path / "clickhouse") as database:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(serving, "_inserting", seen)
+            patched.setattr(serving, "in_chunks", lambda rows, _: in_chunks(rows, 20_000, 9_000))
+            with pytest.raises(ConnectionError):
+                await load(lake, database, "spans")
+            before = jobs.numTotalJobs()
+            assert (await load(lake, database, "spans")).rows == 40
+            made = jobs.numTotalJobs() - before
+            whole = [size for size in sizes[4:] if size]
+            assert max(sizes) < 12
+            assert (sum(whole), len(whole) > 4) == (40, True)
+        held = await database.query("SELECT count(), uniqExact(name) FROM {database}.lake_spans FINAL")
+        assert held == [(40, 40)]
+        assert made < 12
+
+
 def rows_of_t1(lake: Lake) -> set[tuple[Any, ...]]:
     """Which rows of that tenant there are, by what makes two rows the same."""
     return {
@@ -199,8 +233,37 @@ def test_the_sql_for_a_server_names_the_files() -> None:
     """By what ClickHouse calls each storage; others are refused."""
     assert source_sql("/data/it's/spans") == "deltaLakeLocal('/data/it\\'s/spans')"
     assert source_sql("s3a://lake/a/spans").startswith("deltaLakeS3('https://lake.s3.")
+    azure = source_sql("abfss://box@acme.dfs.core.windows.net/a/spans")
+    assert azure == (
+        "deltaLakeAzure(toril_lake, storage_account_url = 'https://acme.blob.core.windows.net', "
+        "container = 'box', blob_path = 'a/spans')"
+    )
+    with pytest.raises(InvalidValue, match="CONTAINER@ACCOUNT"):
+        source_sql("abfss://box/a")
     with pytest.raises(InvalidValue, match="Spark"):
         source_sql("hdfs://x/y")
     made, view = views("/data", ["generations/p/q/2"])
     assert "`generations/p/q/2` AS SELECT" in view
     assert made.startswith("CREATE DATABASE")
+
+
+def test_views_are_printed_of_a_lake_that_only_spark_and_a_server_reach(lake: Lake) -> None:
+    """What stands there as a bucket is a folder of this machine, by a file system of Hadoop that does so."""
+    lake.ensure(SPANS)
+    bucket = {
+        "fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+        "fs.s3a.impl.disable.cache": "true",
+        "fs.viewfs.mounttable.box.link./company": f"file://{lake.path}",
+    }
+    conf = lake.spark.sparkContext._jsc.hadoopConfiguration()
+    for name, value in bucket.items():
+        conf.set(name, value)
+    try:
+        shown = CliRunner().invoke(cli, ["lake", "sql", "--lake", "s3a://box/company", "--views"])
+    finally:
+        for name in bucket:
+            conf.unset(name)
+    source = "deltaLakeS3('https://box.s3.amazonaws.com/company/spans')"
+    assert f"CREATE OR REPLACE VIEW `lake`.`spans` AS SELECT * FROM {source};" in shown.output
+    refused = CliRunner().invoke(cli, ["lake", "sql", "--lake", "hdfs://box/company", "--views"])
+    assert isinstance(refused.exception, InvalidValue)

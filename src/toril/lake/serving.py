@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import expr
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -38,12 +37,16 @@ from pyspark.sql.types import (
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError
 from toril.lake.lake import Lake
+from toril.lake.packing import in_chunks
 from toril.lake.problems import SPARKS, one_line
 from toril.lake.storage import local_folder
 from toril.stores.clickhouse import Database
 
 READS = ("SELECT", "WITH", "DESCRIBE", "DESC", "SHOW", "EXPLAIN")
 """What a statement that only looks begins with."""
+
+COLLECTION = "toril_lake"
+"""The named collection of a ClickHouse server that has ``account_name`` and ``account_key`` of Azure."""
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WRITES = re.compile(
@@ -100,7 +103,14 @@ def source_sql(place: str) -> str:
         bucket, _, key = rest.partition("/")
         return f"deltaLakeS3({_quoted(f'https://{bucket}.s3.amazonaws.com/{key}')})"
     if scheme in ("abfs", "abfss", "wasb", "wasbs"):
-        return f"deltaLakeAzure({_quoted(place)})"
+        whose, _, key = rest.partition("/")
+        container, at, host = whose.partition("@")
+        if not at:
+            raise InvalidValue("lake", place, f"{scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH")
+        account = f"https://{host.replace('.dfs.', '.blob.', 1)}"
+        # It has no credentials of its own as for S3: they are in a named collection of the server.
+        said = {"storage_account_url": account, "container": container, "blob_path": key}
+        return f"deltaLakeAzure({COLLECTION}, {', '.join(f'{k} = {_quoted(v)}' for k, v in said.items())})"
     raise InvalidValue("lake", place, "ClickHouse reads folders, s3:// and abfss://; for others use Spark")
 
 
@@ -170,8 +180,8 @@ KEYS = {
 LEFT_OUT = ("state",)
 """Columns that only the lake itself has a use for."""
 
-CHUNK = 200_000
-"""Rows that are brought at once, about."""
+CHUNK = 64 << 20
+"""Bytes of rows that are inserted at once, about."""
 
 LOADS = "lake_loads"
 """The table of ClickHouse that says of each loaded one what it was loaded from, and how far."""
@@ -225,8 +235,8 @@ async def load(
         mark = await _note(database, name, _Mark(mark.load, source, 0))
     # What a batch has changed once more since is of a later batch, and comes with that.
     new = rows.where(f"batch > {mark.batch}")
-    done = await _bring(database, name, new, keys, await asyncio.to_thread(new.count), told)
-    removed = await _right(database, name, rows, keys)
+    done = await _bring(database, name, new, await asyncio.to_thread(new.count), told)
+    removed = await _right(database, name, rows)
     if upto > mark.batch:
         await _note(database, name, mark._replace(batch=upto))
     return Loaded(name, done, upto, removed)
@@ -255,16 +265,14 @@ async def _bring(
     database: Database,
     name: str,
     rows: DataFrame,
-    keys: Sequence[str],
     count: int,
     told: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Insert so many rows, some at a time; how many there were."""
+    """Insert rows, of which there are about so many, some at a time; how many there were."""
     done = 0
-    for part in _parts(rows, keys, count):
-        arrow = await asyncio.to_thread(part.toArrow)
-        if arrow.num_rows:
-            await database.run(f"insert into {name}", _inserting(name, database.name, arrow))
+    chunks = in_chunks(rows, CHUNK)
+    while (arrow := await asyncio.to_thread(next, chunks, None)) is not None:
+        await database.run(f"insert into {name}", _inserting(name, database.name, arrow))
         done += arrow.num_rows
         if told is not None:
             told(done, count)
@@ -276,12 +284,6 @@ def _inserting(name: str, database: str, arrow: Any) -> Callable[[Any], None]:
         client.insert_arrow(name, arrow, database=database, settings={"async_insert": 0})
 
     return insert
-
-
-def _parts(rows: DataFrame, keys: Sequence[str], count: int) -> list[DataFrame]:
-    many = -(-count // CHUNK)
-    place = expr(f"pmod(xxhash64({', '.join(keys)}), {many})") if many > 1 else None
-    return [rows if place is None else rows.where(place == part) for part in range(many)]
 
 
 async def _make(database: Database, name: str, schema: StructType, keys: Sequence[str]) -> None:
@@ -309,7 +311,7 @@ async def _make(database: Database, name: str, schema: StructType, keys: Sequenc
     await database.run(f"make {name}", work)
 
 
-async def _right(database: Database, name: str, rows: DataFrame, keys: Sequence[str]) -> int:
+async def _right(database: Database, name: str, rows: DataFrame) -> int:
     """Erase here what was erased from the lake; how many rows that were.
 
     All rows that the lake has are here. So a tenant that has more here has some that the lake does not have
@@ -319,14 +321,13 @@ async def _right(database: Database, name: str, rows: DataFrame, keys: Sequence[
     here = {str(tenant): int(count) for tenant, count in await database.query(asked)}
     counted = await asyncio.to_thread(rows.groupBy("tenant").count().collect)
     there = {row["tenant"]: row["count"] for row in counted}
-    removed = 0
-    for tenant in sorted({*here, *there}):
-        had, has = here.get(tenant, 0), there.get(tenant, 0)
-        if had != has:  # fewer, where this was cut off
-            removed += max(0, had - has)
-            await database.run(f"erase from {name}", _erasing(f"{database.name}.{name}", tenant))
-            await _bring(database, name, rows.where(rows["tenant"] == tenant), keys, has)
-    return removed
+    # Fewer, where this was cut off.
+    wrong = [one for one in sorted({*here, *there}) if here.get(one, 0) != there.get(one, 0)]
+    for tenant in wrong:
+        await database.run(f"erase from {name}", _erasing(f"{database.name}.{name}", tenant))
+    if again := [tenant for tenant in wrong if tenant in there]:
+        await _bring(database, name, rows.where(rows["tenant"].isin(again)), sum(there[one] for one in again))
+    return sum(max(0, here.get(one, 0) - there.get(one, 0)) for one in wrong)
 
 
 def _emptying(name: str) -> Callable[[Any], None]:
