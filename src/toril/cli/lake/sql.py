@@ -17,6 +17,7 @@ from toril.cli.times import whole
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError
 from toril.lake.files import tables_in
+from toril.lake.lake import Lake
 from toril.lake.serving import Answer, ask, ask_spark, check_statement, has_clickhouse, source_sql, views
 from toril.lake.session import is_remote
 from toril.lake.storage import LocalFiles, local_folder
@@ -68,8 +69,9 @@ def sql(
             names = _tables(where)
         else:
             with opened(path, master, name="toril lake sql") as lake:
-                names = tables_in(lake)
-        say(Text(";\n".join(views(where, names)) + ";"))
+                names = _listed(lake)
+        # On a screen a name would be broken where it ends, and is to be copied.
+        say(Text(";\n".join(views(where, names)) + ";", no_wrap=True, overflow="ignore"))
         return
     text = sys.stdin.read() if statement in (None, "-") else statement
     assert text is not None
@@ -82,13 +84,16 @@ def sql(
         found = ask(where, _tables(where), text, most=limit)
     else:
         with opened(path, master, name="toril lake sql", quiet=json_) as lake:
-            # The files of a server cannot be listed: of its tables, those are found whose names are known.
-            names = known(lake) if is_remote(lake.spark) else tables_in(lake)
-            found = ask_spark(lake, names, text, most=limit)
+            found = ask_spark(lake, _listed(lake), text, most=limit)
     if json_:
         _as_json(found)
     else:
         _show(found, limit)
+
+
+def _listed(lake: Lake) -> list[str]:
+    # The files of a server cannot be listed: of its tables, those are found whose names are known.
+    return known(lake) if is_remote(lake.spark) else tables_in(lake)
 
 
 def _tables(where: str) -> list[str]:
