@@ -173,7 +173,8 @@ class EventsStep(Step):
                 record = Record(
                     batch=have.batch + 1,
                     positions={**have.positions, **upto},
-                    began=have.began if have.batch else {name: at[0] for name, at in after.items()},
+                    # By its places: an erasure may have taken a number before anything was archived.
+                    began=have.began if have.positions else {name: at[0] for name, at in after.items()},
                     run=run,
                 )
                 self.write(lake, read_log(lake.spark, self.url, self.log, after, upto), record)
