@@ -17,11 +17,11 @@ from toril import connect
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.lake.archive import GROUP
-from toril.lake.errors import LakeError
-from toril.lake.generations import Generation, Plan, find, generations, read
+from toril.lake.errors import LakeError, OtherWriter
+from toril.lake.generations import RETIRED, Generation, Plan, find, generations, read
 from toril.lake.lake import Lake
 from toril.lake.progress import Tasks
-from toril.lake.promote import promote
+from toril.lake.promote import promote, retire
 from toril.lake.replay import Progress, replay
 from toril.lake.source import tails
 from toril.lake.subjects import find_subject
@@ -131,6 +131,22 @@ class Begins(Progress):
         raise Interrupted(f"generation {plan.number}")
 
 
+class Retires(Progress):
+    """Lets somebody retire the generation that is just being written."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def began(self, plan: Plan, events: int, done: int) -> None:
+        assert events > done
+        retired(self._lake, plan.number)
+
+
+def retired(lake: Lake, number: int) -> None:
+    asyncio.run(retire(lake, find(lake, NAME, number), None, "basket", number))
+    assert find(lake, NAME, number).state == "retired"
+
+
 def priced(base: type[Basket]) -> Basket:
     """A projection whose own code is the same, whatever it is based on."""
 
@@ -179,6 +195,21 @@ def test_a_replay_that_was_stopped_is_taken_up_where_it_was(url: str, lake: Lake
         changed = replace(shop.subjects[NAME], projection=priced(base))
         with pytest.raises(Interrupted, match=f"generation {number}$"):
             replay(lake, changed, url=url, progress=Begins())
+    # Nothing comes into one that is retired: whoever writes it ends, and begins the next one.
+    changed = replace(shop.subjects[NAME], projection=priced(Dearer))
+    with pytest.raises(OtherWriter, match="or it was retired"):
+        replay(lake, changed, url=url, progress=Retires(lake))
+    # Half retired, it is retired by the same call.
+    half = lake.sql_name(other.plan.name)
+    lake.spark.sql(f"ALTER TABLE {half} SET TBLPROPERTIES ('{RETIRED}' = '7')")
+    retired(lake, other.number)
+    assert find(lake, NAME, other.number).retired_at == 7
+    for number in (other.number, 5):
+        table = find(lake, NAME, number).plan.name
+        assert lake.read(table).isEmpty()
+        assert not list(Path(lake.place(table)).glob("*.parquet"))
+    with pytest.raises(Interrupted, match="generation 6$"):
+        replay(lake, changed, url=url, progress=Begins())
     watches = Watches()
     made = replay(lake, shop.subjects[NAME], url=url, progress=watches)
     assert (watches.plan, watches.done_before) == (stopped.plan, 1)

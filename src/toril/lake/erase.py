@@ -49,22 +49,21 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 from pyspark.sql import DataFrame
 
 from toril.aggregate import check_tenant
 from toril.lake.erasures import ERASURES, note
-from toril.lake.errors import LakeError, OtherWriter
+from toril.lake.errors import LakeError
+from toril.lake.fence import again_and_again, take_number
 from toril.lake.files import current_files, files_of, own_session, tables_in
 from toril.lake.generations import PLAN, RETIRED, Generation, Plan
 from toril.lake.lake import Lake
-from toril.lake.problems import SPARKS, explained, passing
 from toril.lake.runs import RUNS
 from toril.lake.storage import LOG, Files
-from toril.lake.tables import BATCH, EVENTS, NAMES, Column, Table
+from toril.lake.tables import BATCH, EVENTS, NAMES
 
 ERASING = "toril.erasing"
 """The table's property that says that it is being erased from, and how often checkpoints were made before."""
@@ -74,7 +73,7 @@ INTERVAL = "delta.checkpointInterval"
 ERASED = "(erased)"
 """Stands for the tenant in the plan of a generation that was only about it."""
 
-ATTEMPTS = 10
+T = TypeVar("T")
 
 _VERSION = re.compile(r"\.?(\d{20})\.")
 """What begins the name of a file in a table's log, and of what the file system keeps beside it."""
@@ -322,20 +321,7 @@ class _Erasing:
         return self.lake.version(self.name)
 
     def _take_number(self) -> int:
-        """An empty batch, which says that the table is as far as it was; the version of its commit."""
-        had = self.lake.last(self.name)
-        run = f"erasure-{secrets.token_urlsafe(9)}"
-        record = msgspec.structs.replace(had, batch=had.batch + 1, run=run)
-        if self.plan is not None:
-            record = msgspec.structs.replace(record, source=had.source + 1)
-        empty = self.lake.read(self.name).limit(0)
-        columns = tuple(Column(each.name, "", "") for each in empty.schema)
-        table = Table(name=self.properties["toril.table"], comment="", columns=columns)
-        self.lake.append(empty, table, record)
-        for commit in islice(self.lake.commits(self.name), 100):
-            if run in commit.metadata:
-                return commit.version
-        raise OtherWriter(f"another process has written this batch of {self.lake.place(self.name)}")
+        return take_number(self.lake, self.name, "erasure", apart=self.plan is not None)
 
     def _cut_log(self, beginning: int) -> None:
         log = f"{self.name}/{LOG}"
@@ -361,16 +347,8 @@ class _Erasing:
             said = ", ".join(f"'{name}'" for name in gone)
             self.lake.spark.sql(f"ALTER TABLE {self.sql_name} UNSET TBLPROPERTIES IF EXISTS ({said})")
 
-    def _again_and_again(self, work: Callable[[], Any]) -> Any:
-        """What a job was quicker at is tried again."""
-        for left in reversed(range(ATTEMPTS)):
-            try:
-                with explained(self.lake.place(self.name)):
-                    return work()
-            except (*SPARKS, OtherWriter) as problem:
-                if not left or not passing(problem):
-                    raise
-        raise AssertionError("unreachable")
+    def _again_and_again(self, work: Callable[[], T]) -> T:
+        return again_and_again(self.lake, self.name, work)
 
 
 def _of(lake: Lake, name: str, tenant: str) -> DataFrame:

@@ -5,13 +5,14 @@ what it is, up to where, by which code. It is written in portions, each of them 
 the last one is there. So a replay that was stopped is taken up where it was, under the same number and with
 the same cut, and whoever looks sees a whole generation or none.
 
-Batches of the table are its portions, and those by which tenants were erased from it: of these, ``source`` of
-the table's record says how many there are (see :mod:`toril.lake.erase`).
+Batches of the table are its portions, and those by which tenants were erased from it or it was retired: of
+these, ``source`` of the table's record says how many there are (see :mod:`toril.lake.erase`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from pyspark.sql.functions import regexp_extract
 
 from toril.errors import InvalidValue
 from toril.lake.errors import LakeError
+from toril.lake.fence import again_and_again, take_number
 from toril.lake.files import vacuuming
 from toril.lake.lake import Lake, Record
 from toril.lake.subjects import Code
@@ -167,6 +169,7 @@ def look(lake: Lake, projection: str, number: int) -> Generation | None:
     """One of them; None where there is none of this number. One of a later Toril is refused."""
     name = f"{FOLDER}/{projection}/{number}"
     try:
+        last = lake.last(name)  # before the properties: see remove
         said = lake.properties(name)
     except AnalysisException:
         return None
@@ -175,7 +178,7 @@ def look(lake: Lake, projection: str, number: int) -> Generation | None:
     except (KeyError, msgspec.MsgspecError):
         raise LakeError(f"{lake.place(name)} is a table, and no generation of Toril's") from None
     retired = said.get(RETIRED)
-    return Generation.after(plan, lake.last(name), None if retired is None else int(retired))
+    return Generation.after(plan, last, None if retired is None else int(retired))
 
 
 def generations(lake: Lake, projection: str | None = None) -> list[Generation]:
@@ -222,11 +225,25 @@ def read(lake: Lake, generation: Generation) -> DataFrame:
 
 
 def remove(lake: Lake, generation: Generation, now: int) -> None:
-    """Remove the states of a generation; that it was there, and what it was, stays. It can be repeated."""
-    name = lake.sql_name(generation.plan.name)
-    with lake.keeping_record(generation.plan.name):
-        lake.spark.sql(f"DELETE FROM {name}")  # noqa: S608 - a path of ours
-        lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{RETIRED}' = '{now}')")
-    # Nobody reads what is retired: its files need not wait.
+    """Remove the states of a generation; that it was there, and what it was, stays. It can be repeated.
+
+    A replay that is just writing it ends. First it is said that it is retired, then the number of the next
+    batch is taken; who takes it up looks the other way round. So it sees that, or its number is gone.
+    """
+    plan = generation.plan
+    name = lake.sql_name(plan.name)
+    when = now if generation.retired_at is None else generation.retired_at
+
+    def run(statement: str) -> None:
+        with lake.keeping_record(plan.name):
+            lake.spark.sql(statement).collect()
+
+    for work in (
+        partial(run, f"ALTER TABLE {name} SET TBLPROPERTIES ('{RETIRED}' = '{when}')"),
+        partial(take_number, lake, plan.name, "retired", apart=True),
+        partial(run, f"DELETE FROM {name}"),  # noqa: S608 - a path of ours
+    ):
+        again_and_again(lake, plan.name, work)
+    # Nobody reads what is retired, and nobody can add what he has written of it: its files need not wait.
     with vacuuming(lake.spark, spark__databricks__delta__retentionDurationCheck__enabled="false"):
         lake.spark.sql(f"VACUUM {name} RETAIN 0 HOURS").collect()

@@ -129,8 +129,8 @@ def _write(lake: Lake, rows: DataFrame, table: Table, record: Record) -> None:
     lake.append(rows, table, record)
     if lake.last(table) != record:
         raise OtherWriter(
-            f"{table.name} was written to meanwhile: another process replays it as well, or a tenant was "
-            "erased from it; the same command takes it up again"
+            f"{table.name} was written to meanwhile: another process replays it as well, a tenant was erased "
+            "from it, or it was retired; the same command takes it up again, or begins the next one"
         )
 
 
