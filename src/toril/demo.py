@@ -12,12 +12,15 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from toril import Connection, connect, make_queue_name
+from toril.cli.lake.target import started
+from toril.cli.main import cli
 from toril.client import Client
 from toril.connection.embedded import ensure_server, stop
 from toril.connection.server import free_port
@@ -144,11 +147,25 @@ async def toril(*arguments: str, **more: Any) -> asyncio.subprocess.Process:
 
 async def shown(*arguments: str) -> None:
     """A command, and what it shows."""
-    said = (f'"{one}"' if " " in one else one for one in arguments)
-    console.print(f"\n[bold]$ toril {' '.join(said)}[/]")
+    _type(arguments)
     process = await toril(*arguments)
     if await process.wait():
         raise SystemExit(f"the demo stopped: toril {arguments[0]} failed")
+
+
+def shown_here(*arguments: str) -> None:
+    """A command in this process, and what it shows."""
+    _type(arguments)
+    try:
+        cli(arguments, standalone_mode=False)
+    except SystemExit as end:
+        if end.code:
+            raise SystemExit(f"the demo stopped: toril {arguments[0]} failed") from None
+
+
+def _type(arguments: Sequence[str]) -> None:
+    said = (f'"{one}"' if " " in one else one for one in arguments)
+    console.print(f"\n[bold]$ toril {' '.join(said)}[/]")
 
 
 async def show_traces(home: Path) -> None:
@@ -205,20 +222,24 @@ ROLLUPS = (
 )
 
 
-async def show_lake(home: Path) -> None:
-    """The events of the traces in tables, all of history computed anew, and no difference to live."""
+def show_lake(home: Path) -> None:
+    """The events of the traces in tables, all of history computed anew, and no difference to live.
+
+    As one would type it, but that Java is started once for all of it.
+    """
     os.environ |= {"TORIL_JARS": str(jars.folder()), "TORIL_HOME": str(home)}
     console.print(
         "\n[bold]9.[/] The same events in a lake: each once, in Delta tables "
         "[dim](Java takes some seconds to start)[/]"
     )
-    await shown("lake", "run", "--once")
-    await shown("lake", "sql", ROLLUPS)
-    console.print(
-        "\n[bold]10.[/] All of history once more, by the class that ran live: is it what readers see?"
-    )
-    await shown("lake", "replay", "trace_summary")
-    await shown("lake", "diff", "trace_summary")
+    with started(name="toril demo"):
+        shown_here("lake", "run", "--once")
+        asyncio.run(shown("lake", "sql", ROLLUPS))
+        console.print(
+            "\n[bold]10.[/] All of history once more, by the class that ran live: is it what readers see?"
+        )
+        shown_here("lake", "replay", "trace_summary")
+        shown_here("lake", "diff", "trace_summary")
 
 
 async def _is_whole(client: Client, tenant: str, trace_id: str, spans: set[str]) -> None:
@@ -252,7 +273,7 @@ def main() -> None:
         try:
             asyncio.run(show(Path(folder) / "jobs"))
             asyncio.run(show_traces(Path(folder) / "traces"))
-            asyncio.run(show_lake(Path(folder) / "traces"))
+            show_lake(Path(folder) / "traces")
             console.print(
                 "\n[green]Nothing was lost.[/] Next: [bold]toril --help[/], and the guides in docs/"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -94,16 +94,25 @@ def opened(
 ) -> Iterator[Lake]:
     """The lake, with a Spark of this command's own; what is done meanwhile is said, as it takes a while."""
     where = place(path)
-    if not quiet:
+    if not quiet and SparkSession.getActiveSession() is None:
         note("starting Spark …")
-    others = SparkSession.getActiveSession()
-    with _java_apart():
-        spark = session(master, name=name, conf=click.get_current_context().meta.get(KEPT))
-    try:
-        hush(spark)
+    with started(master, name=name, conf=click.get_current_context().meta.get(KEPT)) as spark:
         if not quiet and (shown := ui(spark)) is not None:
             note(f"Spark's own view of it: {shown}")
         yield Lake(spark, where)
+
+
+@contextmanager
+def started(
+    master: str | None = None, *, name: str = "toril", conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A Spark that says nothing by itself. One that is there already is used, and goes on afterwards."""
+    others = SparkSession.getActiveSession()
+    with _java_apart():
+        spark = session(master, name=name, conf=conf)
+    try:
+        hush(spark)
+        yield spark
     finally:
         if others is None:
             spark.stop()
