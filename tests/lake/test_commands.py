@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +23,25 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import Servers, emptied
 from tests.lake import program
-from tests.lake.filling import with_log
+from tests.lake.filling import fill, filled, with_log
+from tests.lake.rows import add_events
+from tests.lake.shop import archive
 from tests.lake.span_events import a_span, body_of
 from tests.waiting import until
 from toril.aggregate import Aggregate
-from toril.cli.careful import Refused
+from toril.cli.careful import INTERRUPTED, Refused
+from toril.cli.lake import working
+from toril.cli.lake.target import ui
 from toril.cli.main import cli
 from toril.cli.show import errors
 from toril.connection.open import URL_VARIABLE
 from toril.errors import InvalidValue
+from toril.events import NewEvent
 from toril.lake import progress
 from toril.lake.lake import Lake
 from toril.lake.progress import Tasks, watching_all
-from toril.lake.tables import QUARANTINE, SPANS
+from toril.lake.runs import RUNS
+from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS, Table
 from toril.log import Log
 from toril.runtime.backend import GenerationError
 
@@ -133,15 +142,23 @@ def test_a_day_of_an_operator(operator: Operator, tmp_path: Path) -> None:
 
     first, *_, done = operator.lines("replay", "basket", EVERYTHING, "--version-of-code", "cents")
     assert (first["what"], first["engine"]) == ("began", "fold")
+    assert first["spark_ui"] == ui(operator.lake.spark)
     assert (done["what"], done["number"], done["rows"], done["state"]) == ("done", 2, 6, "whole")
-    (found,) = operator.lines("diff", "basket", "2", "live", EVERYTHING, code=1)
+    with operator.monkeypatch.context() as often:
+        often.setattr(working, "SAY_EVERY", 0.0)
+        often.setattr(progress, "LOOK_EVERY", 0.05)
+        began, *far, found = operator.lines("diff", "basket", "2", "live", EVERYTHING, code=1)
+    assert (began["what"], began["doing"]) == ("began", "comparing")
+    assert {one["what"] for one in far} == {"progress"}
+    assert all(one["seconds"] > 0 and one["tasks"] >= 0 for one in far)
     assert (found["compared"], found["equal"], found["differences"][0]["count"]) == (6, 0, 6)
     *_, done = operator.lines("replay", "trace_summary", EVERYTHING)
     assert (done["engine"], done["rows"]) == ("native", TRACES)
 
     promote(operator)
-    then = operator.lines("state", "acme", "basket", "b1", "--version", "2", EVERYTHING)[0]["shop/basket"]
-    assert (then["version"], then["state"]) == (2, {"sum": 300, "events": 2})
+    since(operator)
+    *_, then = operator.lines("state", "acme", "basket", "b1", "--version", "2", EVERYTHING)
+    assert (then["shop/basket"]["version"], then["shop/basket"]["state"]) == (2, {"sum": 300, "events": 2})
 
     audit(operator, tmp_path / "audit.html")
     upkeep(operator, tmp_path / "clickhouse")
@@ -159,6 +176,17 @@ def test_a_day_of_an_operator(operator: Operator, tmp_path: Path) -> None:
     assert outcomes >= {("retire", "done"), ("diff", "done"), ("erase", "done")}
 
 
+def since(operator: Operator) -> None:
+    """Of what was recorded from a time on."""
+    bought = operator.lake.read(EVENTS).where("aggregate_type = 'basket'")
+    rows = sorted((row["recorded_at"], row["aggregate_id"]) for row in bought.collect())
+    then = rows[len(rows) // 2][0]
+    said = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=then // 1000)).isoformat()
+    *_, done = operator.lines("replay", "basket", EVERYTHING, "--since", said, "--only-look")
+    later = [ident for recorded, ident in rows if recorded >= then]
+    assert (done["number"], done["rows"], done["filters"]["since"]) == (3, len(set(later)), then)
+
+
 def promote(operator: Operator) -> None:
     """There, back, and gone."""
     with pytest.raises(Refused, match="promote asks first, and there is no terminal"):
@@ -170,7 +198,7 @@ def promote(operator: Operator) -> None:
             operator.types("retire", "basket", "2", EVERYTHING, "--yes")
         (back,) = operator.lines("promote", "basket", "--back", EVERYTHING, "--yes")
         assert back == {"what": "taken back", "generation": 1, "before": 2}
-    (gone,) = operator.lines("retire", "basket", "2", EVERYTHING, "--yes")
+    *_, gone = operator.lines("retire", "basket", "2", EVERYTHING, "--yes")
     assert gone == {"projection": "shop/basket", "retired": 2, "live_states": 6}
     there = {one["number"]: one for one in operator.asks("generations", "basket", EVERYTHING)}
     assert there[1]["live"]["state"] == "current"
@@ -179,13 +207,13 @@ def promote(operator: Operator) -> None:
 
 def audit(operator: Operator, page: Path) -> None:
     """What is whole, and then has lost a row."""
-    (found,) = operator.lines("audit", "--report", str(page))
+    *_, found = operator.lines("audit", "--report", str(page))
     assert (found["ok"], found["problems"]) == (True, 0)
     assert {one["name"]: one["looked"] for one in found["checks"]}["live"] == TRACES
     assert page.read_text().startswith("<!doctype html>")
     lake = operator.lake
     lake.spark.sql(f"DELETE FROM {lake.sql_name(SPANS)} WHERE tenant = 'globex' AND span_id LIKE '%1'")
-    (found,) = operator.lines("audit", "--only", "spans", code=1)
+    *_, found = operator.lines("audit", "--only", "spans", code=1)
     (check,) = found["checks"]
     assert [(one["kind"], one["count"]) for one in check["findings"]] == [("event in neither", 1)]
     shown, beside = operator.sees("audit", "--only", "spans", code=1)
@@ -197,14 +225,15 @@ def audit(operator: Operator, page: Path) -> None:
 
 def upkeep(operator: Operator, clickhouse: Path) -> None:
     """Maintained, served, and one tenant less."""
-    kept = operator.lines("maintain", "--table", "events", "--table", "spans")
+    began, *kept = operator.lines("maintain", "--table", "events", "--table", "spans")
+    assert began == {"what": "began", "doing": "looking at the tables", "spark_ui": ui(operator.lake.spark)}
     assert [(one["table"], one["problems"]) for one in kept] == [("events", []), ("spans", [])]
-    (loaded,) = operator.lines("load", "--directory", str(clickhouse))
+    *_, loaded = operator.lines("load", "--directory", str(clickhouse))
     assert [(one["table"], one["rows"] > 0) for one in loaded["tables"]] == [
         ("lake_trace_summaries", True),
         ("lake_rollups", True),
     ]
-    (erased,) = operator.lines("erase", "globex", "--yes")
+    *_, erased = operator.lines("erase", "globex", "--yes")
     assert {one["table"]: one["rows"] for one in erased["tables"]}["events"] == 2 * TRACES
     assert not erased["remains"]
 
@@ -228,9 +257,9 @@ def test_old_events_become_spans_by_the_upcasters_of_the_program(operator: Opera
     operator.lines("run", "--once")
     (refused,) = lake.read(QUARANTINE).collect()
     assert refused["reason"] == "data.name: it is missing"
-    (tried,) = operator.lines("requeue")
+    *_, tried = operator.lines("requeue")
     assert (tried["tried"], tried["read"]) == (1, 0)
-    (tried,) = operator.lines("requeue", UPCASTED)
+    *_, tried = operator.lines("requeue", UPCASTED)
     assert (tried["tried"], tried["read"], tried["refused"]) == (1, 1, 0)
 
     append(2, title="Plan")
@@ -247,6 +276,87 @@ def test_old_events_become_spans_by_the_upcasters_of_the_program(operator: Opera
         operator.types("requeue", UPCASTED, "--upcasters", "tests.lake.program:UPCASTERS")
     with pytest.raises(Refused, match="no pipeline with aggregates of type 'span'"):
         operator.types("run", "--once", "--program", "tests.lake.program:baskets")
+
+
+@contextmanager
+def ctrl_c(when: Callable[[], bool]) -> Iterator[None]:
+    """Pressed as soon as something is so: while a command runs that would not have ended by itself."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not when():
+            if over.wait(0.02):
+                return
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        try:
+            yield
+        finally:
+            over.set()
+            watching.result()
+
+
+def has_commit(lake: Lake, table: Table, version: int) -> bool:
+    return (Path(lake.place(table)) / "_delta_log" / f"{version:020d}.json").exists()
+
+
+def test_a_run_stops_at_ctrl_c_and_another_goes_on_where_it_was(operator: Operator) -> None:
+    """With --once it is not done then, and says so; without, nothing else was to be expected."""
+    lake, url = operator.lake, program.spans.url
+    assert url is not None
+    filled(url, 30, partitions=2)
+    with ctrl_c(lambda: has_commit(lake, EVENTS, 1)):
+        stopped = operator.types("run", "--once", "--most", "10", code=INTERRUPTED)
+    assert "SIGINT: finishing the batches under way; once more to end at once" in stopped.stderr
+    ended = json.loads(stopped.stdout.splitlines()[-1])
+    assert (ended["what"], ended["outcome"], ended["problems"]) == ("ended", "stopped", [])
+    assert 0 < lake.read(EVENTS).count() < 30
+
+    def rolled_up() -> bool:
+        if not has_commit(lake, ROLLUPS, 1):
+            return False
+        return sum(ordinal for ordinal, _ in lake.last(ROLLUPS).positions.values()) == 30
+
+    with ctrl_c(rolled_up):
+        *_, ended = operator.lines("run", "--every", "0")
+    assert ended["outcome"] == "stopped"
+    there = lake.read(EVENTS).select("log_partition", "ordinal")
+    assert there.count() == there.distinct().count() == 30
+    assert [one["outcome"] for one in operator.asks("runs")["runs"]] == ["stopped", "stopped"]
+
+
+def test_a_replay_stops_at_ctrl_c_and_the_same_command_takes_it_up(
+    operator: Operator, tmp_path: Path
+) -> None:
+    url, gate = program.spans.url, tmp_path / "gate"
+    assert url is not None
+    body = NewEvent(type="came", id="1", data={"gate": str(gate)}, occurred_at=1).to_bytes()
+    with_log(url, lambda log: fill(log, [body] * 8, aggregates=4), partitions=2)
+    archive(operator.lake, url)
+    command = ("replay", "waits", "--program", "tests.lake.program:Waits", "--only-look")
+    gate.touch()
+    with ctrl_c(gate.with_suffix(".reached").exists):
+        stopped = operator.types(*command, code=INTERRUPTED)
+    gate.unlink()
+    assert "stopped; the same command takes it up again" in stopped.stderr
+    began = json.loads(stopped.stdout.splitlines()[0])
+    *_, done = operator.lines(*command)
+    assert (done["what"], done["number"], done["state"]) == ("done", began["generation"], "whole")
+    assert done["rows"] == 8
+    assert [one["outcome"] for one in operator.asks("runs")["runs"]] == ["done", "stopped"]
+
+
+def test_upkeep_is_done_again_and_again_until_ctrl_c(operator: Operator) -> None:
+    lake = operator.lake
+    add_events(lake, 1, 4, ["acme"])
+    # The table runs is made, and then has a row when a round begins and one when it ends.
+    with ctrl_c(lambda: has_commit(lake, RUNS, 4)):
+        said = operator.lines("maintain", "--every", "100ms", "--table", "events")
+    rounds = [one for one in said if "table" in one]
+    assert len(rounds) >= 2
+    assert {(one["table"], *one["problems"]) for one in rounds} == {("events",)}
 
 
 def test_what_spark_does_in_any_thread_is_counted(

@@ -117,7 +117,7 @@ def test_some_of_what_waits_can_be_chosen(lake: Lake, monkeypatch: pytest.Monkey
         "schema_version: it is newer than this program knows": 1,
     }
     made = {"tried": 3, "read": 0, "refused": 3, "reasons": reasons, "dry_run": True}
-    assert msgspec.json.decode(said.stdout) == made
+    assert msgspec.json.decode(said.stdout.splitlines()[-1]) == made
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(errors, "is_interactive", True)  # it was made without a terminal

@@ -1,10 +1,14 @@
-"""How far a long command is: on a terminal a bar, fed by Spark, with a rate and the time that is left."""
+"""How far a long command is: on a terminal a bar, fed by Spark, with a rate and the time that is left.
+
+Elsewhere lines of JSON: ``began``, with the address of Spark's own pages, and ``progress`` every so often.
+The last line is the command's answer.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from pyspark.sql import SparkSession
 from rich.progress import (
@@ -16,20 +20,25 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from toril.cli.show import errors
+from toril.cli.lake.target import ui
+from toril.cli.show import as_json, errors
 from toril.lake.progress import Tasks, watching_all
 
 NEARLY = 0.99
 """Of a step, at most, before it is said to be done: Spark does not know of tasks that it has not begun."""
 
+SAY_EVERY = 10.0
+"""Seconds between two lines, where there is no terminal."""
+
 
 class Working:
-    """Is told how far a command is, in steps; and by Spark, in between, in tasks."""
+    """Is told how far a command is, in steps; and by Spark, in between, in tasks. ``bar``: None for lines."""
 
     def __init__(self, bar: Progress | None, what: str) -> None:
         self._bar = bar
         self._task = None if bar is None else bar.add_task(what, total=1, said="")
-        self._began = time.monotonic()
+        self._what = what
+        self._began = self._said = time.monotonic()
         self._done, self._of = 0, 1
         self._tasks = self._before = Tasks(0, 0)
         self._rows: tuple[int, int] | None = None
@@ -50,36 +59,60 @@ class Working:
         self._show()
 
     def _show(self, what: str | None = None) -> None:
-        if self._bar is None or self._task is None:
-            return
+        self._what = what or self._what
         begun = self._tasks.of - self._before.of
         part = (self._tasks.done - self._before.done) / begun if begun else 0.0
-        done, said = self._tasks.done, f"{self._tasks.done:,} tasks"
         if self._rows is not None:
-            done, said = self._rows[0], f"{self._rows[0]:,} of {self._rows[1]:,} rows"
-            part = done / max(self._rows[1], 1)
-        elif self._of > 1:
-            said = f"{self._done:,} of {self._of:,}, {said}"
-        rate = done / max(time.monotonic() - self._began, 0.1)
-        self._bar.update(
-            self._task,
-            description=what,
-            completed=self._done + min(part, NEARLY),
-            total=max(self._of, 1),
-            said=f"{said}, {rate:,.0f} a second",
+            part = self._rows[0] / max(self._rows[1], 1)
+        completed, total = self._done + min(part, NEARLY), max(self._of, 1)
+        seconds = time.monotonic() - self._began
+        if self._bar is None:
+            self._line(completed / total, seconds)
+        elif self._task is not None:
+            said = f"{self._in_words()}, {self._count / max(seconds, 0.1):,.0f} a second"
+            self._bar.update(self._task, description=what, completed=completed, total=total, said=said)
+
+    @property
+    def _count(self) -> int:
+        """Of what the rate is taken: rows, where they are known, else tasks of Spark."""
+        return self._tasks.done if self._rows is None else self._rows[0]
+
+    def _in_words(self) -> str:
+        if self._rows is not None:
+            return f"{self._rows[0]:,} of {self._rows[1]:,} rows"
+        tasks = f"{self._tasks.done:,} tasks"
+        return f"{self._done:,} of {self._of:,}, {tasks}" if self._of > 1 else tasks
+
+    def _line(self, part: float, seconds: float) -> None:
+        if self._began + seconds - self._said < SAY_EVERY:
+            return
+        self._said = self._began + seconds
+        rows = {} if self._rows is None else {"rows": self._rows[0], "of_rows": self._rows[1]}
+        as_json(
+            {
+                "what": "progress",
+                "doing": self._what,
+                "done": self._done,
+                "of": self._of,
+                "tasks": self._tasks.done,
+                **rows,
+                "per_second": round(self._count / max(seconds, 0.1), 1),
+                "seconds": round(seconds, 3),
+                "seconds_left": round(seconds / part - seconds, 3) if part > 0 else None,
+            },
+            indent=None,
         )
 
 
 @contextmanager
 def working(spark: SparkSession, what: str, *, quiet: bool) -> Iterator[Working]:
-    """Show how far it is, while it is entered; where there is no terminal, only the answer counts."""
-    if quiet:
-        yield Working(None, what)
-        return
-    with bars() as bar:
-        shown = Working(bar, what)
-        with watching_all(spark, shown.tasks):
-            yield shown
+    """Show how far it is, while it is entered. ``quiet``: there is no terminal, and lines are written."""
+    with ExitStack() as stack:
+        if quiet:
+            as_json({"what": "began", "doing": what, "spark_ui": ui(spark)}, indent=None)
+        shown = Working(None if quiet else stack.enter_context(bars()), what)
+        stack.enter_context(watching_all(spark, shown.tasks))
+        yield shown
 
 
 def bars() -> Progress:
