@@ -22,7 +22,7 @@ from toril.cli.main import cli
 from toril.lake.archive import GROUP, EventsStep
 from toril.lake.errors import LakeError, NoRoom, OtherWriter
 from toril.lake.lake import Lake, Record
-from toril.lake.problems import no_room, passing
+from toril.lake.problems import explained, no_room, passing
 from toril.lake.run import Failed, LeftAlone, News, Retries, Run, Wrote
 from toril.lake.runs import Runs
 from toril.lake.source import tails
@@ -299,6 +299,35 @@ def test_a_full_disk_ends_what_is_to_end_and_other_problems_are_none() -> None:
     assert no_room(PySparkException("Caused by: java.io.IOException: No space left on device"))
     assert not no_room(PySparkException("Caused by: java.io.IOException: Permission denied"))
     assert not no_room(LakeError("it does not work"))
+
+
+FULL = "No space left on device"
+ASIDE = r"for what Spark keeps while it works \(spark.local.dir, SPARK_LOCAL_DIRS\)"
+
+
+@pytest.mark.parametrize(
+    ("said", "where"),
+    [
+        (f"java.io.FileNotFoundException: /data/lake/events/part-0 ({FULL})", "for /data/lake/events;"),
+        (
+            f"java.io.IOException: {FULL}\n\tat org.apache.hadoop.fs.RawLocalFileSystem",
+            "for /data/lake/events;",
+        ),
+        (
+            f"FileNotFoundException: /tmp/blockmgr-1/0c/temp_local_2 ({FULL})",
+            f"{ASIDE}, at /tmp/blockmgr-1/0c/",
+        ),
+        (f"error while calling spill() on Sorter@1 : {FULL}", f"{ASIDE};"),
+        (
+            f"java.nio.file.FileSystemException: /var/log/x: {FULL}",
+            "at /var/log/x, while /data/lake/events was",
+        ),
+        (f"java.io.IOException: {FULL}", f"for /data/lake/events, or {ASIDE};"),
+    ],
+)
+def test_which_disk_is_full_is_told_where_it_is_known(said: str, where: str) -> None:
+    with pytest.raises(NoRoom, match=f"there is no room left {where}"), explained("/data/lake/events"):
+        raise PySparkException(said)
 
 
 def test_a_run_that_goes_on_takes_what_comes_until_it_is_told_to_stop(lake: Lake, url: str) -> None:

@@ -19,6 +19,18 @@ SPARKS = (PySparkException, Py4JError)
 _RULE = re.compile(r"CHECK constraint (\S+) (\(.*?\)) violated by row with values:\s*?\n((?: - .*\n?)*)")
 _REQUIRED = re.compile(r"NOT NULL constraint violated for column: (.+?)\.?\s*$", re.MULTILINE)
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+_FULL_AT = re.compile(rf"(/[^\s():]+):? \(?(?:{'|'.join(_NO_ROOM)})")
+_ASIDE = (
+    "blockmgr-",
+    "SpillWriter",
+    "calling spill()",
+    "DiskBlockObjectWriter",
+    "ShuffleWriter",
+    "DiskStore",
+)
+"""What stands in a problem with a file that Spark keeps while it works."""
+_TABLES = ("RawLocalFileSystem", "org.apache.hadoop.fs", "io.delta.storage")
+"""And in one with a file of a table: Spark writes no others by these."""
 _NOT_WRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "Not a directory")
 _NO_PLACE = ("DELTA_CANNOT_CREATE_LOG_PATH", *_NOT_WRITABLE)
 _PASSING = (
@@ -61,10 +73,23 @@ def explain(problem: Exception, place: str) -> LakeError | None:
     if "DELTA_CONCURRENT_TRANSACTION" in text:
         return OtherWriter(f"another process has written this batch of {place}")
     if any(words in text for words in _NO_ROOM):
-        return NoRoom(f"there is no room left for {place}; nothing was changed")
+        return NoRoom(f"there is no room left {_full(text, place)}; nothing was changed")
     if any(words in text for words in _NO_PLACE):
         return LakeError(f"{place} cannot be written to by this user; nothing was changed")
     return None
+
+
+def _full(text: str, place: str) -> str:
+    """For what: the disk of the tables may be another one than that where Spark sorts."""
+    at = found[1] if (found := _FULL_AT.search(text)) else None
+    if at is not None and at.startswith(f"/{place.removeprefix('file:').strip('/')}/"):
+        return f"for {place}"
+    aside = "for what Spark keeps while it works (spark.local.dir, SPARK_LOCAL_DIRS)"
+    if any(words in (text if at is None else at) for words in _ASIDE):
+        return aside if at is None else f"{aside}, at {at}"
+    if at is not None:
+        return f"at {at}, while {place} was at work"
+    return f"for {place}" if any(words in text for words in _TABLES) else f"for {place}, or {aside}"
 
 
 def passing(problem: BaseException) -> bool:
