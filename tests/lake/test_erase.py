@@ -142,6 +142,7 @@ def test_tenant_walls_nothing_of_an_erased_tenant_is_found_in_any_file(lake: Lak
     assert not [name for name in properties if name in ("toril.erasing", "delta.checkpointInterval")]
 
 
+@pytest.mark.promise
 def test_a_batch_that_is_under_way_fails_rather_than_losing_its_files(
     lake: Lake, spark: SparkSession
 ) -> None:

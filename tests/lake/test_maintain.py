@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.lake.rows import add_events
+from tests.lake.rows import add_events, as_texts
+from tests.lake.span_events import a_span, archive
 from toril.errors import InvalidValue
+from toril.lake.errors import OtherWriter
 from toril.lake.files import files_of, tables_in
-from toril.lake.lake import Lake
-from toril.lake.maintain import condition_of, maintain, small_files
+from toril.lake.lake import Lake, Record
+from toril.lake.maintain import RETAIN, TARGET, TARGETS, _Table, condition_of, maintain, small_files
+from toril.lake.spans import spans_of
 from toril.lake.storage import HadoopFiles, LocalFiles
-from toril.lake.tables import EVENTS
+from toril.lake.tables import EVENTS, SPANS
 
 
 def test_small_files_become_few_and_rows_stay_while_a_job_appends(lake: Lake) -> None:
@@ -48,6 +55,74 @@ def test_small_files_become_few_and_rows_stay_while_a_job_appends(lake: Lake) ->
     version = lake.version(EVENTS)
     (again,) = maintain(lake, dry_run=True)
     assert (again.compacted, again.removed, lake.version(EVENTS)) == (0, 0, version)
+
+
+def test_files_go_that_no_version_of_the_last_days_has(lake: Lake, tmp_path: Path) -> None:
+    """Those that were brought together, and one that a killed job has left; a dry run says how many."""
+    add_events(lake, 1, 20, ["acme"], files=6)
+    before = as_texts(lake.read(EVENTS))
+    (first,) = maintain(lake, ["events"])
+    assert (first.compacted, first.removed) == (2, 0), "readers may be at the version before"
+
+    shutil.copytree(lake.path, tmp_path / "later", ignore=shutil.ignore_patterns("*.crc"))
+    later = Lake(lake.spark, tmp_path / "later")
+    left = Path(later.place(EVENTS)) / "part-of-a-killed-job.parquet"
+    left.write_bytes(b"half a file")
+    long_ago = time.time() - RETAIN.total_seconds() - 3600
+    for file in Path(later.place(EVENTS)).rglob("*"):
+        if file.suffix == ".json":  # which says when files were taken out of the table
+            when = f'"deletionTimestamp":{int(long_ago * 1000)}'
+            file.write_text(re.sub(r'"deletionTimestamp":\d+', when, file.read_text()))
+        os.utime(file, (long_ago, long_ago))
+    (looked,) = maintain(later, ["events"], dry_run=True)
+    assert left.exists()
+    (done,) = maintain(later, ["events"])
+    assert looked.removed == done.removed == first.files_before + 1
+    assert done.removed_bytes > len("half a file")
+    assert not left.exists()
+    assert as_texts(later.read(EVENTS)) == before
+    assert len(list(Path(later.place(EVENTS)).rglob("*.parquet"))) == 2
+
+
+def test_spans_of_days_that_are_over_are_laid_by_trace(lake: Lake) -> None:
+    archive(lake, [a_span(number) for number in range(24)])
+    lake.ensure(SPANS)
+    spans = spans_of(lake.read(EVENTS))
+    lake.append(spans.repartition(6), SPANS, Record(batch=1, source=1))
+    before = as_texts(lake.read(SPANS))
+    (done,) = maintain(lake, ["spans"])
+    assert (done.compacted, done.left, done.problems) == (1, 0, [])
+    history = lake.spark.sql(f"DESCRIBE HISTORY {lake.sql_name(SPANS)} LIMIT 1").collect()[0]
+    assert history["operation"] == "OPTIMIZE"
+    assert history["operationParameters"]["zOrderBy"] == '["tenant","trace_id"]'
+    assert as_texts(lake.read(SPANS)) == before
+    assert lake.last(SPANS) == Record(batch=1, source=1)
+    (again,) = maintain(lake, ["spans"], dry_run=True)
+    assert again.compacted == 0
+
+
+def test_what_a_job_was_at_each_time_is_left_and_not_said_to_be_done(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_events(lake, 1, 20, ["acme"], files=6)
+
+    def crossed(*_: object) -> None:
+        raise OtherWriter("a batch was first")
+
+    monkeypatch.setattr(_Table, "_compact", crossed)
+    (done,) = maintain(lake, ["events"])
+    assert (done.compacted, done.left) == (0, 2)
+    assert done.problems == ["a job was at it each time: left for the next time"]
+
+
+def test_a_table_may_have_a_size_of_its_own(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Late spans of old traces have whole files of summaries written anew: these are kept small."""
+    assert TARGETS["trace_summaries"] < TARGET
+    add_events(lake, 1, 20, ["acme"], files=6)
+    monkeypatch.setitem(TARGETS, "events", 2)
+    for target, compacted in ((None, 0), (TARGET, 2)):
+        (done,) = maintain(lake, ["events"], target=target, dry_run=True)
+        assert done.compacted == compacted
 
 
 def test_what_readers_may_need_stays_and_bad_input_is_refused(lake: Lake) -> None:

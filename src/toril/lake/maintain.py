@@ -35,6 +35,9 @@ RETAIN = timedelta(days=7)
 TARGET = 128 * 2**20
 """Bytes that files are brought to."""
 
+TARGETS = {"trace_summaries": 32 * 2**20}
+"""And those of tables with a size of their own: a late span of an old trace has its file written anew."""
+
 FEW = 4
 """Small files that may stay in a partition: rewriting fewer costs more than it brings."""
 
@@ -76,7 +79,7 @@ def maintain(
     tables: Sequence[str] | None = None,
     *,
     retain: timedelta = RETAIN,
-    target: int = TARGET,
+    target: int | None = None,
     most: int = AT_ONCE,
     dry_run: bool = False,
     told: Told | None = None,
@@ -84,6 +87,7 @@ def maintain(
     """Look after tables, one after the other: what was done for each is given when it is done.
 
     ``retain``: files of former versions stay for so long; it must be longer than the longest reader reads.
+    ``target``: the bytes that files are brought to, of all tables, and not what each has of its own.
     What is given is checked at once, and so is whether all tables are of a form that we know.
     """
     if retain < RETAIN:
@@ -93,18 +97,23 @@ def maintain(
             f"at least {RETAIN.days} days: a reader that is still at a former version would lose its files "
             "(`toril lake erase` is for what must go at once)",
         )
-    if target < 1 or most < 1:
-        raise InvalidValue("target" if target < 1 else "most", min(target, most), "a whole number from 1")
+    for field_, given in (("target", target), ("most", most)):
+        if given is not None and given < 1:
+            raise InvalidValue(field_, given, "a whole number from 1")
     mine = own_session(lake)
     files = files_of(mine)
     there = [name for name in tables_in(files) if is_ours(mine, name)]
+    if not there:
+        raise LakeError(f"there is no lake at {lake.path}: `toril lake run` makes one (nothing was changed)")
     for name in tables or ():
         if name not in there:
-            raise InvalidValue("table", name, f"{lake.path} has: {', '.join(there) or 'none'}")
+            raise InvalidValue("table", name, f"{lake.path} has: {', '.join(there)}")
     names = tables or there
     tell = told or _nobody
     return (
-        _Table(mine, files, name, partial(tell, place, len(names))).upkeep(retain, target, most, dry_run)
+        _Table(mine, files, name, partial(tell, place, len(names))).upkeep(
+            retain, target or TARGETS.get(name, TARGET), most, dry_run
+        )
         for place, name in enumerate(names)
     )
 
@@ -128,11 +137,12 @@ class _Table:
         small = small_files(current, target // 2)
         chosen = sorted(small, key=lambda partition: (-small[partition], partition))[:most]
         done.left = len(small) - len(chosen)
-        if chosen and not dry_run:
-            done.compacted = len(chosen)
-            self._try(done, lambda: self._compact(chosen, target))
-        elif dry_run:
-            done.compacted = len(chosen)
+        today = datetime.now(UTC).date().isoformat()
+        for order, some in _by_order(self.name, chosen, today).items():
+            if dry_run or self._try(done, partial(self._compact, some, order, target)):
+                done.compacted += len(some)
+            else:
+                done.left += len(some)
         self._try(done, lambda: self._vacuum(retain, dry_run, done, there))
         current = self._current()
         done.files_after, done.bytes_after = len(current), sum(current.values())
@@ -142,23 +152,21 @@ class _Table:
     def _current(self) -> dict[str, int]:
         return current_files(self.lake, self.files, self.name)
 
-    def _compact(self, partitions: Sequence[str], target: int) -> None:
-        today = datetime.now(UTC).date().isoformat()
-        for order, some in _by_order(self.name, partitions, today).items():
-            self.told(f"{self.name}: bringing together the files of {len(some):,} partitions")
-            predicate = " OR ".join(f"({condition})" for one in some if (condition := condition_of(one)))
-            statement = f"OPTIMIZE {self.lake.sql_name(self.name)}"
-            statement += f" WHERE {predicate}" if predicate else ""
-            statement += f" ZORDER BY ({', '.join(order)})" if order else ""
-            with (
-                settings(
-                    self.lake.spark,
-                    spark__databricks__delta__optimize__minFileSize=str(target // 2),
-                    spark__databricks__delta__optimize__maxFileSize=str(target),
-                ),
-                self.lake.keeping_record(self.name),
-            ):
-                self.lake.spark.sql(statement).collect()
+    def _compact(self, partitions: Sequence[str], order: Sequence[str], target: int) -> None:
+        self.told(f"{self.name}: bringing together the files of {len(partitions):,} partitions")
+        predicate = " OR ".join(f"({condition})" for one in partitions if (condition := condition_of(one)))
+        statement = f"OPTIMIZE {self.lake.sql_name(self.name)}"
+        statement += f" WHERE {predicate}" if predicate else ""
+        statement += f" ZORDER BY ({', '.join(order)})" if order else ""
+        with (
+            settings(
+                self.lake.spark,
+                spark__databricks__delta__optimize__minFileSize=str(target // 2),
+                spark__databricks__delta__optimize__maxFileSize=str(target),
+            ),
+            self.lake.keeping_record(self.name),
+        ):
+            self.lake.spark.sql(statement).collect()
 
     def _vacuum(self, retain: timedelta, dry_run: bool, done: Upkept, there: Sequence[File]) -> None:
         self.told(f"{self.name}: looking for files that no version needs")
@@ -173,8 +181,8 @@ class _Table:
         gone = [file for file in there if file.path not in left and file.path.endswith(".parquet")]
         done.removed, done.removed_bytes = len(gone), sum(file.size for file in gone)
 
-    def _try(self, done: Upkept, work: Callable[[], None]) -> None:
-        """What a job has crossed is tried again; it is only upkeep, and can wait for the next time."""
+    def _try(self, done: Upkept, work: Callable[[], None]) -> bool:
+        """What a job has crossed is tried again; it is only upkeep, and can wait. Whether it was done."""
         for left in reversed(range(ATTEMPTS)):
             try:
                 with explained(self.lake.place(self.name)):
@@ -185,7 +193,8 @@ class _Table:
                 if not left:
                     done.problems.append("a job was at it each time: left for the next time")
             else:
-                return
+                return True
+        return False
 
 
 def small_files(current: dict[str, int], small: int) -> dict[str, int]:

@@ -17,7 +17,7 @@ from toril.cli.careful import INTERRUPTED
 from toril.cli.lake.target import lake_options, listed, opened
 from toril.cli.lake.working import working
 from toril.cli.looks import aside, number, size
-from toril.cli.show import Column, as_json, complain, errors, fitted_table, note, say
+from toril.cli.show import Column, as_json, complain, errors, fitted_table, note
 from toril.cli.times import duration, span
 from toril.lake.lake import Lake
 from toril.lake.maintain import Upkept
@@ -129,9 +129,6 @@ def _show(done: list[Upkept], dry_run: bool) -> None:
         ]
         for one in done
     ]
-    if not rows:
-        say(Text("No tables here yet: `toril lake run` makes them."))
-        return
     fitted_table(columns, rows)
     if dry_run:
         aside("Nothing was changed: this is what would be brought together and removed.")
