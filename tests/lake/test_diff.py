@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from toril.events import AnyEvent, DeclaredProjection, FirstBy, FoldProjection, Maximum, Sum
+from toril.lake import keysets
 from toril.lake.diff import Difference, Side, diff_of
+from toril.lake.keysets import Keysets
 from toril.lake.subjects import code_of
 
 COLUMNS = (
@@ -145,3 +148,20 @@ def test_code_is_known_by_its_declaration_or_its_source() -> None:
     assert code_of(Other()).digest != code_of(Mean()).digest
     assert str(code_of(Cart, "v7")).startswith("v7 (cart version 1, code ")
     assert Difference("x").as_value()["field"] is None
+
+
+def test_keys_of_two_sides_are_compared_part_by_part() -> None:
+    """More of them than are held at once: each comes once, with what was said of it last."""
+    with pytest.MonkeyPatch.context() as patched, Keysets() as keys:
+        patched.setattr(keysets, "AT_ONCE", 100)
+        for number in range(2000):
+            keys.add("lake", ("acme", f"{number}\n"))
+            keys.add("live", ("acme", f"{number + 5}\n"), [str(number), number])
+        keys.add("live", ("acme", "2004\n"), "again")
+        parts = list(keys.parts())
+    only = {key: said for part in parts for key, said in part["live"].items() if key not in part["lake"]}
+    assert only == {("acme", f"{n}\n"): [str(n - 5), n - 5] for n in range(2000, 2004)} | {
+        ("acme", "2004\n"): "again"
+    }
+    assert len(parts) > 200
+    assert sum(len(part["lake"]) for part in parts) == 2000

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
@@ -23,6 +23,7 @@ from toril.events.upcasters import Upcasters
 from toril.lake.diff import SAMPLES, Diff, Held, Side, Tally
 from toril.lake.generations import Generation, read
 from toril.lake.history import KEYS, quoted
+from toril.lake.keysets import Key, Keysets, named
 from toril.lake.lake import Lake
 from toril.lake.subjects import Subject, code_of
 from toril.lake.tables import EVENTS
@@ -39,10 +40,13 @@ READ_AT_ONCE = 500
 """Events of an aggregate that are read at a time."""
 
 NAMES_AT_ONCE = 20_000
-"""Live aggregates that are looked for in the generation in one go."""
+"""Live aggregates that are named in one go."""
 
 BUCKETS = 10_000
 """Parts into which a sample divides aggregates, by their keys."""
+
+ALL = "true"
+"""The sample that all are in."""
 
 
 async def diff_live(
@@ -60,46 +64,100 @@ async def diff_live(
         raise InvalidValue("fraction", fraction, "more than 0, and at most 1")
     work = await service.generations.reading(subject.name)
     part = max(1, round(fraction * BUCKETS))
-    chosen = f"pmod(xxhash64({', '.join(KEYS)}), {BUCKETS}) < {part}"
+    chosen = f"pmod(xxhash64({', '.join(KEYS)}), {BUCKETS}) < {part}" if part < BUCKETS else ALL
     rows = read(lake, generation).select(*KEYS, *Held._fields).where(chosen)
     live = Side("live", code_of(work.projection, upcasters=work.upcasters))
     tally = Tally(Side.of(generation.plan), live, samples)
-    there = await asyncio.to_thread(rows.toLocalIterator, prefetchPartitions=True)
-    while some := await asyncio.to_thread(_some, there):
-        pairs = await asyncio.gather(*(_pair(row, lake, subject, work, service, backend) for row in some))
-        for row, (one, other) in zip(some, pairs, strict=True):
-            tally.compare((row["tenant"], row["aggregate_type"], row["aggregate_id"]), one, other)
-    async for aggregate in _only_live(rows, chosen, generation, subject, backend):
-        found = await _live(aggregate, work, backend)
-        if found is None:
-            continue
-        held = None
-        if await _began_after(generation, aggregate, lake, backend):
-            held = await _further(Held(0, None), found.version, aggregate, lake, subject, work, service)
-        tally.compare((aggregate.tenant, aggregate.type, aggregate.id), held, found)
+    with Keysets() as keys:
+        there = await asyncio.to_thread(rows.toLocalIterator, prefetchPartitions=True)
+        while some := await asyncio.to_thread(_some, there):
+            pairs = await asyncio.gather(*(_pair(row, lake, subject, work, service, backend) for row in some))
+            for row, (one, other) in zip(some, pairs, strict=True):
+                key = (row["tenant"], row["aggregate_type"], row["aggregate_id"])
+                keys.add(GENERATION, key)
+                tally.compare(key, one, other)
+        await _list_live(keys, rows, chosen, generation, subject, backend)
+        async for aggregate, place in _only_live(keys, lake, rows, chosen, work, backend):
+            found = await _live(aggregate, work, backend)
+            if found is None:
+                continue
+            held = None
+            if place is not None and place[1] > generation.plan.cut.get(place[0], (0, ""))[0]:
+                held = await _further(Held(0, None), found.version, aggregate, lake, subject, work, service)
+            tally.compare((aggregate.tenant, aggregate.type, aggregate.id), held, found)
     return tally.finished()
 
 
 # ---------------------------------------------------------------------------- what only live has
 
+GENERATION, LIVE, ARCHIVED = "generation", "live", "archived"
+"""Who has an aggregate, or an event of it."""
 
-async def _only_live(
-    rows: DataFrame, chosen: str, generation: Generation, subject: Subject, backend: Backend
-) -> AsyncIterator[Aggregate]:
-    """Aggregates of the live log that a generation does not have, each once."""
+
+async def _list_live(
+    keys: Keysets, rows: DataFrame, chosen: str, generation: Generation, subject: Subject, backend: Backend
+) -> None:
+    """Note which aggregates of the live log are to be compared."""
     tenant = generation.plan.filters.tenant
-    seen: set[str] = set()
     async for page in aggregates_in(_log_of(backend)):
         wanted = [
             (one.tenant, one.type, one.id)
             for one in map(Aggregate.parse, page)
             if subject.aggregate_type in (ANY_TYPE, one.type) and tenant in (None, one.tenant)
         ]
-        for row in await asyncio.to_thread(_missing, rows, chosen, wanted) if wanted else ():
-            aggregate = Aggregate(*row)
-            if aggregate.key not in seen:  # one that was cold may have come back
-                seen.add(aggregate.key)
-                yield aggregate
+        for key in await asyncio.to_thread(_sampled, rows.sparkSession, chosen, wanted):
+            keys.add(LIVE, key)
+
+
+def _sampled(spark: SparkSession, chosen: str, names: Sequence[Key]) -> Sequence[Key]:
+    """Of aggregates by name, those that are in the sample."""
+    if chosen == ALL or not names:
+        return names
+    return [tuple(row) for row in named(spark, KEYS, names).where(chosen).collect()]
+
+
+async def _only_live(
+    keys: Keysets, lake: Lake, rows: DataFrame, chosen: str, work: ProjectionWork, backend: Backend
+) -> AsyncIterator[tuple[Aggregate, tuple[str, int] | None]]:
+    """Aggregates that only live has, each once, and where in the log their first events are or were."""
+    with Keysets() as trimmed:
+        found = 0
+        for part in keys.parts():
+            lacking = sorted(part[LIVE].keys() - part[GENERATION].keys())
+            for first in range(0, len(lacking), AT_ONCE):
+                some = [Aggregate(*key) for key in lacking[first : first + AT_ONCE]]
+                places = await asyncio.gather(*(_place(_log_of(backend), one) for one in some))
+                for aggregate, place in zip(some, places, strict=True):
+                    if place is not None:
+                        yield aggregate, place
+                    elif await backend.find(work.processor, aggregate) is not None:
+                        trimmed.add(LIVE, (aggregate.tenant, aggregate.type, aggregate.id))
+                        found += 1
+        if found:
+            await asyncio.to_thread(_note_archived, trimmed, lake, rows, chosen)
+            for part in trimmed.parts():
+                for key in sorted(part[LIVE]):
+                    archived = part[ARCHIVED].get(key)
+                    yield Aggregate(*key), None if archived is None else (archived[0], archived[1])
+
+
+async def _place(log: Log, aggregate: Aggregate) -> tuple[str, int] | None:
+    """Where the first event of an aggregate is; None where it was trimmed."""
+    try:
+        first = await log.read(aggregate, 1, most=1)
+    except HistoryTrimmed:
+        return None
+    return (str(first[0].partition), first[0].ordinal) if first and first[0].ordinal else None
+
+
+def _note_archived(keys: Keysets, lake: Lake, rows: DataFrame, chosen: str) -> None:
+    """Where the first events are of aggregates that the generation does not have."""
+    firsts = lake.read(EVENTS).where("version = 1").where(chosen)
+    lacking = firsts.join(rows.select(*KEYS), list(KEYS), "left_anti")
+    names = [*KEYS, "log_epoch", "log_partition", "ordinal"]
+    for row in lacking.select(*names).toLocalIterator(prefetchPartitions=True):
+        place = str(Partition(row["log_epoch"], row["log_partition"])), row["ordinal"]
+        keys.add(ARCHIVED, tuple(row[name] for name in KEYS), place)
 
 
 async def aggregates_in(log: Log) -> AsyncIterator[list[str]]:
@@ -120,32 +178,6 @@ async def aggregates_in(log: Log) -> AsyncIterator[list[str]]:
                 yield page
                 page = []
     yield page
-
-
-def _missing(rows: DataFrame, chosen: str, names: Sequence[tuple[str, str, str]]) -> list[Row]:
-    """Of aggregates by name, those that are to be compared and that a generation does not have."""
-    asked = rows.sparkSession.createDataFrame(names, f"{' string, '.join(KEYS)} string").where(chosen)
-    return asked.join(rows, list(KEYS), "left_anti").collect()
-
-
-async def _began_after(generation: Generation, aggregate: Aggregate, lake: Lake, backend: Backend) -> bool:
-    """Whether the first event of an aggregate is after the cut of a generation."""
-    place: tuple[str, int] | None = None
-    try:
-        first = await _log_of(backend).read(aggregate, 1, most=1)
-        place = (str(first[0].partition), first[0].ordinal) if first and first[0].ordinal else None
-    except HistoryTrimmed:
-        pass
-    if place is None:
-        place = await asyncio.to_thread(_archived_place, lake, aggregate)
-    return place is not None and place[1] > generation.plan.cut.get(place[0], (0, ""))[0]
-
-
-def _archived_place(lake: Lake, aggregate: Aggregate) -> tuple[str, int] | None:
-    rows = lake.read(EVENTS).where(f"{_is(aggregate)} AND version = 1")
-    for row in rows.select("log_epoch", "log_partition", "ordinal").collect():
-        return str(Partition(row[0], row[1])), row[2]
-    return None
 
 
 def _log_of(backend: Backend) -> Log:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import broadcast
 
-from toril.lake.audit.found import Check
+from toril.lake.audit.found import Check, Seen
 from toril.lake.audit.gold import SUMMARIES
-from toril.lake.audit.looking import LiveStore, Looking, Skip
+from toril.lake.audit.looking import PLACE, LiveStore, Looking, Skip
+from toril.lake.keysets import Key, Keysets, named
 from toril.lake.source import Marks
 from toril.lake.tables import EVENTS, QUARANTINE
 from toril.log import Partition
@@ -22,6 +22,9 @@ AT_ONCE = 500
 """Traces that the live store is asked for at a time."""
 
 KEYS = ["tenant", "trace_id"]
+
+LAKE, LIVE, ARCHIVED, QUARANTINED = "lake", "live", "archived", "quarantined"
+"""Who has a trace, or an event of it."""
 
 DIFFERS = "live and batch have read the same events, and say something else: `live-is-batch` is broken"
 NOT_LIVE = "the lake has a summary of a trace that the live store does not know: it was erased, or went cold"
@@ -68,104 +71,128 @@ def live(work: Looking, check: Check) -> None:
     positions = work.live.positions()
     caught_up = all(at[0] >= upto[name][0] for name, at in positions.items() if name in upto)
     other = _Other()
-    _compare(work.live, check, rows, caught_up, other)
-    _find_only_live(work, work.live, check, rows, read, other)
+    with Keysets() as keys:
+        _compare(work.live, check, rows, caught_up, other, keys)
+        _find_only_live(work, work.live, check, rows, read, other, keys)
     check.notes += other.notes()
 
 
-def _compare(store: LiveStore, check: Check, rows: DataFrame, caught_up: bool, other: _Other) -> None:
+def _compare(
+    store: LiveStore, check: Check, rows: DataFrame, caught_up: bool, other: _Other, keys: Keysets
+) -> None:
     """What the lake has, with what is live of it."""
-    different: dict[str, list[dict[str, Any]]] = {}
-    absent: list[dict[str, Any]] = []
-    behind: list[dict[str, Any]] = []
+    different: dict[str, Seen] = {}
+    absent, behind = Seen(), Seen()
     for group in _in_groups(rows.toLocalIterator(prefetchPartitions=True), AT_ONCE):
         shown = [row.asDict(recursive=True) for row in group]
+        lacking: list[tuple[Seen, dict[str, Any]]] = []
         for row, state in zip(shown, store.states(shown), strict=True):
             who = {name: row[name] for name in (*KEYS, "version")}
+            keys.add(LAKE, (row["tenant"], row["trace_id"]))
             if state is None:
-                absent.append(who)
+                lacking.append((absent, who))
             elif state[0] < row["version"]:
-                behind.append({**who, "live": state[0]})
+                lacking.append((behind, {**who, "live": state[0]}))
             elif state[0] > row["version"]:
                 other.add(AHEAD)
             else:
                 check.looked += 1
                 for name, value in state[1].items():
                     if name in row and not _same(row[name], value):
-                        different.setdefault(name, []).append({**who, "lake": row[name], "live": value})
-    for kind, found, why in (("not live", absent, NOT_LIVE), ("live has fewer events", behind, LIVE_LOST)):
+                        seen = different.setdefault(name, Seen())
+                        seen.add({**who, "lake": row[name], "live": value})
         if not caught_up:
-            other.add(NOT_YET_LIVE, len(found))
-            continue
-        lost = []
-        for some in _in_groups(found, AT_ONCE):
-            waits = store.waiting(some)
-            other.add(WAITS, sum(waits))
-            lost += [one for one, its in zip(some, waits, strict=True) if not its]
-        check.add(kind, len(lost), why, lost)
+            other.add(NOT_YET_LIVE, len(lacking))
+        elif lacking:
+            for (seen, who), waits in zip(lacking, store.waiting([who for _, who in lacking]), strict=True):
+                if waits:
+                    other.add(WAITS)
+                else:
+                    seen.add(who)
+    check.add("not live", absent.count, NOT_LIVE, absent.samples)
+    check.add("live has fewer events", behind.count, LIVE_LOST, behind.samples)
     for name, found in sorted(different.items()):
-        check.add(f"live {name} differs", len(found), DIFFERS, found)
+        check.add(f"live {name} differs", found.count, DIFFERS, found.samples)
 
 
 def _find_only_live(
-    work: Looking, store: LiveStore, check: Check, rows: DataFrame, read: Marks, other: _Other
+    work: Looking,
+    store: LiveStore,
+    check: Check,
+    rows: DataFrame,
+    read: Marks,
+    other: _Other,
+    keys: Keysets,
 ) -> None:
     """What is live and not in the lake, though the lake has read so far."""
-    spark = work.lake.spark
-    known, seen = rows.select(*KEYS), set[tuple[str, str]]()
-    lost: list[dict[str, Any]] = []
     for page in store.traces():
-        if not page:
-            continue
-        names = [(one["tenant"], one["trace_id"]) for one in page]
-        asked = work.of_traces(spark.createDataFrame(names, "tenant string, trace_id string"))
-        missing = {(row[0], row[1]) for row in asked.join(known, KEYS, "left_anti").collect()} - seen
-        seen |= missing
-        for some in _in_groups(sorted(missing), AT_ONCE):
-            traces = [{"tenant": tenant, "trace_id": trace} for tenant, trace in some]
-            states = store.states(traces)
-            there = [
-                {**one, "version": state[0]}
-                for one, state in zip(traces, states, strict=True)
-                if state is not None and state[1].get("spans")
-            ]
-            lost += _not_excused(work, store, there, read, other)
-    check.add("only live", len(lost), ONLY_LIVE, lost)
+        for key in _chosen(work, [(one["tenant"], one["trace_id"]) for one in page]):
+            keys.add(LIVE, key)
+    lost = Seen()
+    with Keysets() as lacking:
+        found = 0
+        for part in keys.parts():
+            for some in _in_groups(sorted(part[LIVE].keys() - part[LAKE].keys()), AT_ONCE):
+                for key, value in _to_explain(store, some, read, other):
+                    lacking.add(LIVE, key, value)
+                    found += 1
+        if found:
+            _note_archived(work, rows, lacking)
+            for part in lacking.parts():
+                for key, (version, place) in sorted(part[LIVE].items()):
+                    at = place or part[ARCHIVED].get(key)
+                    if at is not None and at[1] > read.get(at[0], (0, ""))[0]:
+                        other.add(NOT_YET)
+                    elif key in part[QUARANTINED]:
+                        other.add(REFUSED)
+                    elif work.began and (at is None or at[1] <= work.began.get(Partition.parse(at[0]), 0)):
+                        other.add(OLDER)
+                    else:
+                        lost.add({"tenant": key[0], "trace_id": key[1], "version": version})
+    check.add("only live", lost.count, ONLY_LIVE, lost.samples)
 
 
-def _not_excused(
-    work: Looking, store: LiveStore, traces: Sequence[dict[str, Any]], read: Marks, other: _Other
-) -> Iterator[dict[str, Any]]:
-    """Of traces that are only live, those that the lake should have."""
-    if not traces:
-        return
-    names = work.lake.spark.createDataFrame(
-        [(one["tenant"], SPAN_AGGREGATE, one["trace_id"]) for one in traces],
-        "tenant string, aggregate_type string, aggregate_id string",
-    )
-    whose = ["tenant", "aggregate_type", "aggregate_id"]
-    archived = {
-        (row["tenant"], row["aggregate_id"]): (
-            str(Partition(row["log_epoch"], row["log_partition"])),
-            row["ordinal"],
-        )
-        for row in work.lake.read(EVENTS).where("version = 1").join(broadcast(names), whose).collect()
-    }
-    refused: set[tuple[str, str]] = set()
-    if work.lake.exists(QUARANTINE):
-        found = work.lake.read(QUARANTINE).join(broadcast(names), whose)
-        refused = {(row["tenant"], row["aggregate_id"]) for row in found.select(*whose).collect()}
-    for one, place in zip(traces, store.firsts(traces), strict=True):
-        key = (one["tenant"], one["trace_id"])
-        at = place or archived.get(key)
-        if at is not None and at[1] > read.get(at[0], (0, ""))[0]:
+def _chosen(work: Looking, keys: Sequence[Key]) -> Iterable[Key]:
+    """Those that are in the sample."""
+    if work.fraction == 1 or not keys:
+        return keys
+    return [tuple(row) for row in work.of_traces(named(work.lake.spark, KEYS, keys)).collect()]
+
+
+def _to_explain(
+    store: LiveStore, keys: Sequence[Key], read: Marks, other: _Other
+) -> Iterator[tuple[Key, tuple[int, tuple[str, int] | None]]]:
+    """Of traces that are not in the lake, those that have a summary, and that the lake may have read.
+
+    With its version, and where in the log its first event is, if the log still has it.
+    """
+    traces = [{"tenant": tenant, "trace_id": trace} for tenant, trace in keys]
+    states = zip(traces, store.states(traces), strict=True)
+    there = [(one, state[0]) for one, state in states if state is not None and state[1].get("spans")]
+    firsts = store.firsts([one for one, _ in there])
+    for (one, version), place in zip(there, firsts, strict=True):
+        if place is not None and place[1] > read.get(place[0], (0, ""))[0]:
             other.add(NOT_YET)
-        elif key in refused:
-            other.add(REFUSED)
-        elif work.began and (at is None or at[1] <= work.began.get(Partition.parse(at[0]), 0)):
-            other.add(OLDER)
         else:
-            yield one
+            yield (one["tenant"], one["trace_id"]), (version, place)
+
+
+def _note_archived(work: Looking, rows: DataFrame, lacking: Keysets) -> None:
+    """Where the first events are of traces that the lake has no summary of, and which are in quarantine."""
+    known = rows.select(*KEYS)
+    kept = f"aggregate_type = '{SPAN_AGGREGATE}'"
+
+    def without(table: DataFrame) -> DataFrame:
+        named = table.where(kept).withColumnRenamed("aggregate_id", "trace_id")
+        return work.of_traces(named).join(known, KEYS, "left_anti")
+
+    firsts = without(work.lake.read(EVENTS).where("version = 1")).select(*KEYS, *PLACE)
+    for row in firsts.toLocalIterator(prefetchPartitions=True):
+        place = str(Partition(row["log_epoch"], row["log_partition"])), row["ordinal"]
+        lacking.add(ARCHIVED, (row["tenant"], row["trace_id"]), place)
+    if work.lake.exists(QUARANTINE):
+        for row in without(work.lake.read(QUARANTINE)).select(*KEYS).toLocalIterator():
+            lacking.add(QUARANTINED, (row["tenant"], row["trace_id"]))
 
 
 def _in_groups(rows: Iterable[T], most: int) -> Iterator[list[T]]:
