@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -20,10 +21,12 @@ from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.events import fold
 from toril.lake.archive import EventsStep, Floors
-from toril.lake.audit import CHECKS, Audit, Check, LiveSummaries, audit
+from toril.lake.audit import CHECKS, Audit, Check, LiveSummaries, audit, summaries
+from toril.lake.audit.found import SAMPLES
 from toril.lake.audit.looking import Trace
 from toril.lake.erase import erase
-from toril.lake.lake import Lake
+from toril.lake.erasures import Stretch, note, note_stretches
+from toril.lake.lake import Lake, Record
 from toril.lake.report import report
 from toril.lake.rollups import RollupsStep
 from toril.lake.source import Door, Marks, tails
@@ -119,6 +122,34 @@ class Folded:
         return [("00", 1) for _ in traces]
 
 
+class Wrong(Folded):
+    """One that says something else of every trace, and names them one by one."""
+
+    def __init__(self) -> None:
+        self.said: WeakSet[Said] = WeakSet()
+        self.most = 0
+
+    def states(self, traces: Sequence[Trace]) -> list[tuple[int, dict[str, Any]] | None]:
+        self.most = max(self.most, len(self.said))
+        made: list[tuple[int, dict[str, Any]] | None] = []
+        for trace, one in zip(traces, folded(traces), strict=True):
+            assert one is not None
+            made.append((one[0], {**one[1], "cost": (said := Said(trace))}))
+            self.said.add(said)
+        return made
+
+    def traces(self) -> Iterator[Sequence[Trace]]:
+        for page in super().traces():
+            yield from ([one] for one in page)
+
+
+class Said:
+    """A value that is known as long as someone keeps it."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace["trace_id"]
+
+
 def kinds(found: Audit) -> dict[str, set[str]]:
     return {check.name: {one.kind for one in check.findings} for check in found.checks if check.findings}
 
@@ -142,6 +173,18 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
     assert ordinals.notes == ["8 places are empty: their tenants were erased"]
     live = next(check for check in found.checks if check.name == "live")
     assert live.notes == ["1 traces are live, and in the lake's quarantine"]
+    # However many differ and however they are named, little is kept, and the tables are read as often.
+    jobs = lake.spark.sparkContext._jsc.sc().dagScheduler()
+    before, wrong = jobs.numTotalJobs(), Wrong()
+    audit(lake, url=url, only=["live"], live=Folded())
+    between = jobs.numTotalJobs()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(summaries, "AT_ONCE", 2)
+        (check,) = audit(lake, url=url, only=["live"], live=wrong).checks
+    assert jobs.numTotalJobs() - between == between - before
+    (differs,) = check.findings
+    assert (differs.count, len(differs.samples)) == (lake.read(SUMMARY).count(), SAMPLES)
+    assert wrong.most <= 4
     # The archive has noted them: it is known when the log has let go of them, too.
     (alone,) = audit(lake, log=None, only=["ordinals"]).checks
     assert (alone.findings, alone.notes) == ([], ordinals.notes)
@@ -186,6 +229,39 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
         assert title in text
         assert not re.search(r"https?://|src=|href=|<script|@import|url\(", text)
     assert trace["trace_id"] in report(damaged)
+
+
+def test_lost_places_are_found_among_many_that_were_erased(lake: Lake) -> None:
+    """More holes than anyone would look at one by one, and holes that are very long."""
+    many, far = 120_000, 10**12
+    rows = lake.spark.range(1, 2 * many, 2).selectExpr(
+        "1 AS log_epoch",
+        "0 AS log_partition",
+        "id AS ordinal",
+        "concat('0-', id) AS entry_id",
+        "'acme' AS tenant",
+        "'note' AS aggregate_type",
+        "CAST(id AS STRING) AS aggregate_id",
+        "1L AS version",
+        "1L AS recorded_at",
+        *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in UNREAD.items()),
+        "encode('', 'UTF-8') AS body",
+    )
+    lake.ensure(EVENTS)
+    positions = {"00": (far, "9-9"), "01": (7, "9-9")}
+    lake.append(rows, EVENTS, Record(batch=1, positions=positions, began={"01": 4}))
+    between = lake.spark.range(2, 2 * many, 2).where("id <> 200002")
+    note(lake, between.selectExpr("1 AS log_epoch", "0 AS log_partition", "id AS first", "id AS last"))
+    note_stretches(lake, [Stretch(1, 0, 9, 40), Stretch(1, 0, 2 * many, far - 3), Stretch(1, 1, 7, far)])
+    (check,) = audit(lake, log=None, only=["ordinals"]).checks
+    (lost,) = check.findings
+    places = {(one["partition"], one["ordinal"]) for one in lost.samples}
+    assert (lost.kind, lost.count, len(places)) == ("place missing", 6, SAMPLES)
+    assert places < {("00", 200_002), *(("00", far - n) for n in range(3)), ("01", 5), ("01", 6)}
+    assert f"{far - many - 3:,} places are empty: their tenants were erased" in check.notes
+
+
+UNREAD = {"event_id": "STRING", "event_type": "STRING", "schema_version": "INT", "occurred_at": "BIGINT"}
 
 
 def ingestion(url: str) -> EventSourcing:
