@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 
 from tests.lake.rows import add_events
@@ -80,3 +81,39 @@ def test_a_path_without_a_scheme_is_one_of_sparks_default_file_system(lake: Lake
     assert isinstance(files_of(Lake(other, tmp_path.as_uri())), LocalFiles)
     files_of(far).remove("events")
     assert not far.exists(EVENTS)
+
+
+def test_a_commit_of_another_writer_leaves_a_table_as_it_is(lake: Lake) -> None:
+    """``deltalake`` says its numbers as numbers, and others may say what they like."""
+    for batch in (1, 2):
+        add_events(lake, batch, 4, ["acme"])
+    had = lake.last(EVENTS)
+    assert DeltaTable(lake.place(EVENTS)).optimize.compact()["numFilesAdded"] == 2
+    DeltaTable(lake.place(EVENTS)).delete("ordinal = 1")
+    assert [one.rows for one in lake.commits(EVENTS)] == [None, None, 4, 4, None]
+    assert list(lake.commits(EVENTS)) == by_delta(lake)
+    assert lake.last(EVENTS) == had
+    DeltaTable(lake.place(EVENTS)).restore(2)
+    assert next(lake.commits(EVENTS)) == Commit(5, restored=2)
+    assert lake.last(EVENTS) == had
+
+
+@pytest.mark.parametrize(
+    ("said", "commit"),
+    [
+        ('{"operationMetrics": {"numOutputRows": 7}}', Commit(3, rows=7)),
+        ('{"operationMetrics": {"numOutputRows": "7"}}', Commit(3, rows=7)),
+        ('{"operationMetrics": {"numOutputRows": "many"}}', Commit(3)),
+        ('{"operationMetrics": [1], "operationParameters": 2, "operation": 3}', Commit(3)),
+        ('{"userMetadata": {"of": "theirs"}}', Commit(3)),
+        ('{"operation": "RESTORE", "operationParameters": {"version": 2}}', Commit(3, restored=2)),
+        ('{"operation": "RESTORE", "operationParameters": {"version": "new"}}', Commit(3, restored=-1)),
+        ('{"operation": "RESTORE"}', Commit(3, restored=-1)),
+        ('{"operationParameters": {"predicate": "\u2028\u0085\u2029"}, "userMetadata": "x"}', Commit(3, "x")),
+        ("null", Commit(3)),
+        ("7", Commit(3)),
+    ],
+)
+def test_what_is_not_ours_in_a_commit_may_be_anything(said: str, commit: Commit) -> None:
+    assert module._commit(3, f'{{"add": {{"path": "\u2028"}}}}\n{{"commitInfo":{said}}}\n') == commit
+    assert module._commit(3, f'{{ "commitInfo" : {said} }}') == commit

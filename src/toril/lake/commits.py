@@ -24,6 +24,9 @@ LOOK_BACK = (5, 100, 10_000)
 
 SOMETIME = -1
 
+LONGEST_BEGIN = 32
+"""Letters of a line in which it says what it is."""
+
 _COMMIT = re.compile(r"(\d{20})\.json")
 
 
@@ -39,15 +42,9 @@ class Commit(NamedTuple):
     """Of a RESTORE, the version that the table is as again; :data:`SOMETIME` where a time was given."""
 
 
-class _Info(msgspec.Struct, rename="camel"):
-    operation: str = ""
-    operation_parameters: dict[str, object] | None = None
-    user_metadata: str | None = None
-    operation_metrics: dict[str, str] | None = None
-
-
 class _Action(msgspec.Struct, rename="camel"):
-    commit_info: _Info | None = None
+    commit_info: object = None
+    """The protocol leaves it to each writer what is in it."""
 
 
 class _Checkpoint(msgspec.Struct):
@@ -94,26 +91,44 @@ def _file(log: str, version: int) -> str:
 
 
 def _commit(version: int, said: str) -> Commit:
-    for line in said.splitlines():
-        if line.startswith('{"commitInfo"'):
-            info = _decode_action(line).commit_info or _Info()
-            rows = (info.operation_metrics or {}).get("numOutputRows")
+    for line in said.split("\n"):  # and not where else Unicode has a line end: JSON leaves those as they are
+        if '"commitInfo"' in line[:LONGEST_BEGIN]:
+            info = _within(_decode_action(line).commit_info)
+            metadata = info.get("userMetadata")
             restored = None
-            if info.operation == "RESTORE":
-                restored = _restored((info.operation_parameters or {}).get("version"))
-            return Commit(version, info.user_metadata or "", None if rows is None else int(rows), restored)
+            if info.get("operation") == "RESTORE":
+                restored = _restored(_within(info.get("operationParameters")).get("version"))
+            return Commit(
+                version,
+                metadata if isinstance(metadata, str) else "",
+                _whole(_within(info.get("operationMetrics")).get("numOutputRows")),
+                restored,
+            )
     return Commit(version)
 
 
+def _within(said: object) -> dict[str, object]:
+    return said if isinstance(said, dict) else {}
+
+
+def _whole(said: object) -> int | None:
+    """A whole number: Delta says it as text, and others as a number."""
+    try:
+        return int(str(said))
+    except ValueError:
+        return None
+
+
 def _restored(said: object) -> int:
-    return SOMETIME if said is None else int(str(said))
+    version = _whole(said)
+    return SOMETIME if version is None else version
 
 
 def _in_history(spark: SparkSession, place: str) -> Iterator[Commit]:
     done = 0
     for most in LOOK_BACK:
         history = spark.sql(f"DESCRIBE HISTORY delta.`{place}` LIMIT {most}")
-        asked = ("version", "userMetadata", "CAST(operationMetrics['numOutputRows'] AS BIGINT)")
+        asked = ("version", "userMetadata", "try_cast(operationMetrics['numOutputRows'] AS BIGINT)")
         also = ("operation = 'RESTORE'", "operationParameters['version']")
         rows = history.selectExpr(*asked, *also).collect()
         for version, said, count, restores, former in rows[done:]:
