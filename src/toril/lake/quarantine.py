@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
 
@@ -21,7 +20,7 @@ from toril.events import Upcasters
 from toril.events.event import check_event_type
 from toril.lake.errors import OtherWriter
 from toril.lake.lake import Lake, Record
-from toril.lake.problems import passing
+from toril.lake.problems import SPARKS, passing
 from toril.lake.spans import PLACE, read_spans, spans_in
 from toril.lake.tables import LOG_COLUMNS, QUARANTINE, SPANS, Table
 
@@ -154,7 +153,7 @@ def _one_more_batch(lake: Lake, table: Table, run: str, write: Callable[[Record]
         try:
             if not write(record):
                 return
-        except (PySparkException, OtherWriter) as problem:
+        except (*SPARKS, OtherWriter) as problem:
             if not passing(problem):
                 raise
             continue

@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import coalesce, col, desc, lit, max_by, struct
 
 import toril
-from toril.lake.errors import OtherWriter
+from toril.lake.fence import again_and_again
 from toril.lake.lake import Lake
-from toril.lake.problems import SPARKS, explained, one_line, passing
+from toril.lake.problems import one_line
 from toril.lake.tables import Column, Table
 
 RUNS = Table(
@@ -47,8 +47,6 @@ RUNS = Table(
 )
 
 _SCHEMA = RUNS.schema()
-
-ATTEMPTS = 10
 
 
 class OneRun(msgspec.Struct, kw_only=True):
@@ -106,14 +104,7 @@ class Runs:
     def end(self, one: OneRun, outcome: str = "done", problem: str | None = None) -> None:
         """Note that it has ended."""
         one.ended_at, one.outcome, one.problem = time.time_ns(), outcome, problem
-        for left in reversed(range(ATTEMPTS)):
-            try:
-                self._note(one)
-            except (*SPARKS, OtherWriter) as other:  # another run ends just now
-                if not left or not passing(other):
-                    raise
-            else:
-                return
+        self._note(one)
 
     @contextmanager
     def recorded(
@@ -172,8 +163,9 @@ class Runs:
         if one.ended_at is not None:
             begun = self._lake.read(RUNS).where(col("run") == one.run).select("run")
             made = made.join(begun, "run", "left_semi").select(*RUNS.names)
-        with explained(self._lake.place(RUNS)):
-            made.write.format("delta").mode("append").save(self._lake.place(RUNS))
+        # Another run may begin or end just now, or a tenant be erased from what they were told.
+        append = made.write.format("delta").mode("append")
+        again_and_again(self._lake, RUNS.name, lambda: append.save(self._lake.place(RUNS)))
 
 
 def _runs_in(rows: DataFrame) -> list[OneRun]:
