@@ -8,10 +8,10 @@ the files are a server's, and nothing is looked for here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
@@ -21,6 +21,9 @@ from toril.lake.session import is_remote
 
 LOG = "_delta_log"
 """The folder that makes a folder a table."""
+
+_VERSION = re.compile(r"\.?(\d{20})\.(checkpoint\.)?")
+"""What begins the name of a file in a table's log, and of what the file system keeps beside it."""
 
 
 class File(NamedTuple):
@@ -50,7 +53,10 @@ class Files(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all that is in it. What is not there is removed."""
+        """Remove a file, or a folder with all that is in it. What is not there is removed.
+
+        Cut off, it leaves of a table one that Delta can open still, or nothing; see :func:`in_turn`.
+        """
         ...
 
 
@@ -61,12 +67,7 @@ class LocalFiles:
         self._place = place
 
     def folders(self, below: str) -> list[str]:
-        try:
-            return sorted(entry.name for entry in os.scandir(self._place / below) if entry.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as problem:
-            raise LakeError(f"{self._place / below} cannot be looked into: {problem.strerror}") from None
+        return sorted(entry.name for entry in _entries(self._place / below) if entry.is_dir())
 
     def walk(self, below: str) -> list[File]:
         return sorted(_walk(self._place / below, ""))
@@ -83,21 +84,30 @@ class LocalFiles:
     def remove(self, path: str) -> None:
         place = self._place / path
         if place.is_dir():
-            for file in self.walk(path):
-                (place / file.path).unlink(missing_ok=True)
+            for file in in_turn(file.path for file in self.walk(path)):
+                self._remove_file(f"{path}/{file}")
             for folder in sorted((one for one in place.rglob("*") if one.is_dir()), reverse=True):
                 folder.rmdir()
             place.rmdir()
         else:
-            place.unlink(missing_ok=True)
+            self._remove_file(path)
+
+    def _remove_file(self, path: str) -> None:
+        (self._place / path).unlink(missing_ok=True)
+
+
+def _entries(place: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing where there is none, or it was removed meanwhile."""
+    try:
+        return list(os.scandir(place))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as problem:
+        raise LakeError(f"{place} cannot be looked into: {problem.strerror}") from None
 
 
 def _walk(place: Path, below: str) -> Iterator[File]:
-    try:
-        found = list(os.scandir(place))
-    except FileNotFoundError:  # a folder that was removed meanwhile
-        return
-    for entry in found:
+    for entry in _entries(place):
         if entry.is_dir():
             yield from _walk(place / entry.name, f"{below}{entry.name}/")
         else:
@@ -151,17 +161,60 @@ class HadoopFiles:
             stream.close()
 
     def remove(self, path: str) -> None:
+        inside = [one.getPath().getName() for one in self._list(path) if one.isDirectory()]
+        if LOG in inside:
+            for file in in_turn(file.path for file in self.walk(path)):
+                self._remove_file(f"{path}/{file}")
+        self._remove_file(path)
+
+    def _remove_file(self, path: str) -> None:
         place = self._path(f"{self._place}/{path}")
         if not self._system.delete(place, True) and self._system.exists(place):
             raise LakeError(f"{self._place}/{path} could not be removed")
 
 
+def in_turn(paths: Iterable[str]) -> list[str]:
+    """The files of a table, by their paths below it, in the order in which they are to be removed.
+
+    A log that cannot be read is no table, and files without one are somebody else's: both are refused. So
+    the log goes after all else, the newest version first; and last of all what it begins with. (Where that
+    is a checkpoint with its commit, it is two files: cut off just between them, the commit is left.)
+    """
+    there = list(paths)
+    found = {path: _VERSION.match(path.rpartition("/")[2]) for path in there if path.startswith(f"{LOG}/")}
+    versions = {path: (int(one[1]), bool(one[2])) for path, one in found.items() if one}
+    begins = min((version for version, whole in versions.values() if whole or version == 0), default=0)
+
+    def turn(path: str) -> tuple[int, int, int]:
+        if path not in versions:  # of the log these are hints
+            return (int(path in found), 0, 0)
+        version, whole = versions[path]
+        # A checkpoint without its commit cannot be read, and a commit without a checkpoint after it can.
+        commit = not whole and path.endswith(".json")
+        return (2 if version < begins else 3, -version, 2 if commit else int(not _is_aside(path)))
+
+    return sorted(there, key=turn)
+
+
+def _is_aside(path: str) -> bool:
+    """Whether it is what the file system, or Delta, keeps beside another file: a checksum."""
+    return path.endswith(".crc")
+
+
+def _split(place: str) -> tuple[str, str]:
+    """The scheme and the path of a path or URL, as Hadoop has them: by letters, and nothing is decoded."""
+    scheme, colon, rest = place.partition(":")
+    if not colon or "/" in scheme:
+        return "", place
+    if rest.startswith("//"):
+        rest = "/" + rest[2:].partition("/")[2]
+    return scheme, rest
+
+
 def local_folder(place: str) -> Path | None:
     """The folder that a path or a ``file:`` URL names on this machine; None of another URL."""
-    parts = urlsplit(place)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return Path(place).absolute() if not parts.scheme else None
+    scheme, path = _split(place)
+    return Path(path).absolute() if scheme in ("", "file") else None
 
 
 def files_at(spark: SparkSession, place: str) -> Files:
@@ -173,7 +226,7 @@ def files_at(spark: SparkSession, place: str) -> Files:
             "local[N] where the files can be reached from here (nothing was changed)"
         )
     folder = local_folder(place)
-    if folder is None or not (urlsplit(place).scheme or _is_local(spark)):
+    if folder is None or not (_split(place)[0] or _is_local(spark)):
         return HadoopFiles(spark, place)
     return LocalFiles(folder)
 
