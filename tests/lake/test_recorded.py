@@ -49,7 +49,7 @@ def test_all_that_changes_something_and_all_that_proves_something_is_recorded(
     assert isinstance(of_basket("retire", "7", "--yes").exception, InvalidValue)
 
     def looking(its: Lake, **how: Any) -> Audit:
-        assert [one.what for one in Runs(its).running("audit")] == ["audit"]
+        assert [one.what for one in Runs(its).running()] == ["audit"]
         return look_through(its, **how)
 
     def failing(*_: object) -> None:

@@ -18,11 +18,14 @@ from toril import connect
 from toril.cli.careful import Refused
 from toril.cli.main import cli
 from toril.errors import InvalidValue
+from toril.lake import replay as replaying
 from toril.lake import rewind as rewinding
 from toril.lake.archive import EventsStep
-from toril.lake.errors import LakeError, SourceDiverged
+from toril.lake.errors import LakeError, OtherWriter, SourceDiverged
+from toril.lake.fence import take_number
 from toril.lake.files import files_of
 from toril.lake.lake import Lake
+from toril.lake.replay import replay
 from toril.lake.rewind import LOST, rewind
 from toril.lake.runs import RUNS, Runs
 from toril.lake.source import tails
@@ -85,12 +88,17 @@ def test_a_partition_that_a_failover_has_set_back_goes_on_after_a_rewind(
     assert archived(lake, url) == {}
     SpansStep().prepare(lake)
     lost = places(lake, EVENTS.name)
+    subject = Shop(url).subjects["shop/basket"]
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "states_of", _cut)
+        with pytest.raises(_Cut):
+            replay(lake, subject, url=url)
     asyncio.run(failed_over(url, replica))
     buy(url, 9, *BASKETS)
     ((name, problem),) = archived(lake, url).items()
     assert isinstance(problem, SourceDiverged)
     assert f"left alone until `toril lake rewind {name}` takes the lake back" in str(problem)
-    others = lake.last(EVENTS)
+    others, archived_then = lake.last(EVENTS), places(lake, EVENTS.name)
     with pytest.raises(InvalidValue, match="one that the lake has events of: 00, 01, 02, 03"):
         rewind(lake, "77", url=url)
     sound = next(one for one in others.positions if one != name)
@@ -112,6 +120,18 @@ def test_a_partition_that_a_failover_has_set_back_goes_on_after_a_rewind(
             rewind(lake, name, url=url)
     assert not lake.exists(QUARANTINE)
     assert lake.last(EVENTS) == others
+    copy = rewinding._copy
+
+    def erased_meanwhile(its: Lake, after: str) -> int:
+        take_number(its, EVENTS.name, "erasure", apart=False)
+        return copy(its, after)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rewinding, "_copy", erased_meanwhile)
+        with pytest.raises(OtherWriter, match="has written batch"):
+            rewind(lake, name, url=url)
+    assert places(lake, EVENTS.name) == archived_then
+    others = lake.last(EVENTS)
     command = ["lake", "rewind", name, "--url", url, "--lake", lake.path, "--json"]
     asked = CliRunner().invoke(cli, command)
     assert isinstance(asked.exception, Refused), "nobody can be asked, and nobody said --yes"
@@ -130,6 +150,8 @@ def test_a_partition_that_a_failover_has_set_back_goes_on_after_a_rewind(
     )
     with pytest.raises(LakeError, match="has lost nothing"):
         rewind(lake, name, url=url)
+    with pytest.raises(LakeError, match="generation 2 of shop/basket was begun on a history that is no more"):
+        replay(lake, subject, url=url)
 
 
 def test_a_rewind_is_refused_beside_a_run_however_long_ago_that_began(lake: Lake) -> None:
@@ -155,7 +177,14 @@ def test_a_rewind_is_refused_beside_a_run_however_long_ago_that_began(lake: Lake
     assert (first.what, first.outcome, first.arguments["force"]) == ("rewind", "failed", False)
     assert (second.what, second.outcome, second.arguments["force"]) == ("rewind", "failed", True)
     assert "one that the lake has events of" in (second.problem or "")
-    assert [one.run for one in runs.running("run")] == [begun.run]
+    assert [one.run for one in runs.running()] == [begun.run]
+    runs.end(begun)
+    runs.begin("audit", {})
+    with pytest.raises(InvalidValue, match="one that the lake has events of"):
+        rewind(lake, "77", url=None)
+    beside = runs.begin("requeue", {})
+    with pytest.raises(LakeError, match=f"requeue {beside.run} is under way"):
+        rewind(lake, "77", url=None)
 
 
 def test_an_archive_whose_table_was_restored_goes_on_when_that_was_taken_back(

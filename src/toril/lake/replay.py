@@ -8,7 +8,8 @@ cut it is another generation, under a number of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +20,7 @@ from toril.aggregate import check_tenant
 from toril.errors import InvalidValue
 from toril.lake import generations as made_before
 from toril.lake.engine import SPANS_TYPED, Typing, engine_for, states
-from toril.lake.errors import LakeError, OtherWriter
+from toril.lake.errors import LakeError, OtherWriter, SourceDiverged
 from toril.lake.generations import Filters, Generation, Plan, table_of
 from toril.lake.history import KEYS, WHOLE, History, Portion, history
 from toril.lake.lake import Lake, Record
@@ -95,8 +96,7 @@ def replay(
     )
     there = made_before.generations(lake, subject.processor)
     begun = _unfinished(there, wanted, cut)
-    upto = cut if begun is None else begun.plan.cut
-    with history(lake, url, log, upto, spans=chosen == "native") as all_of_it:
+    with _history(lake, url, log, cut, begun, spans=chosen == "native") as all_of_it:
         if begun is None:
             begun = _begin(lake, subject, wanted, all_of_it, there, portions)
         plan = begun.plan
@@ -198,6 +198,32 @@ def _unfinished(
         if one.state == "unfinished" and one.plan.same_work(wanted) and same_cut:
             return one
     return None
+
+
+@contextmanager
+def _history(
+    lake: Lake,
+    url: str | None,
+    log: str,
+    cut: Mapping[str, tuple[int, str]] | None,
+    begun: Generation | None,
+    *,
+    spans: bool,
+) -> Iterator[History]:
+    """History up to the cut, or up to that of the generation that is taken up."""
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(
+                history(lake, url, log, cut if begun is None else begun.plan.cut, spans=spans)
+            )
+        except (InvalidValue, SourceDiverged) as problem:
+            if begun is None or cut is not None:
+                raise
+            raise LakeError(
+                f"generation {begun.number} of {begun.plan.projection} was begun on a history that is no "
+                f"more ({problem}): `toril lake retire` it, and replay again"
+            ) from None
+        yield made
 
 
 def _begin(

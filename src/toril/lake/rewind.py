@@ -10,11 +10,14 @@ partition alone, until somebody decides. To rewind it is to decide for the log's
    that both have.
 
 It can be cut off anywhere and run again. Nothing else may write to the lake meanwhile: it is refused while a
-run has not said that it ended, and is not known to be gone; which only the machine knows that it ran on.
+command that writes has not said that it ended, and is not known to be gone; which only the machine knows that
+it ran on. Should one write all the same, it is noticed: the numbers of both batches are taken before anything
+is read, and whose they are is looked at afterwards.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -24,7 +27,7 @@ from pyspark.sql.functions import current_timestamp, desc
 
 from toril.errors import InvalidValue
 from toril.lake.archive import GROUP, Floors
-from toril.lake.errors import LakeError, SourceDiverged
+from toril.lake.errors import LakeError, OtherWriter, SourceDiverged
 from toril.lake.files import files_of
 from toril.lake.generations import generations
 from toril.lake.lake import Lake, Record
@@ -51,6 +54,9 @@ MADE_OF_EVENTS = (ROLLUPS, TRACE_SUMMARIES, SPANS, QUARANTINE)
 AT_ONCE = 200
 """Entries that the log is asked for in one go."""
 
+ONLY_READ = ("audit", "diff", "load")
+"""Commands that may be under way meanwhile: what they change is not in the lake."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Rewound:
@@ -67,16 +73,19 @@ class Rewound:
     """Generations that were made of lost events as well: replay those projections again."""
 
 
-def rewind(lake: Lake, partition: str, *, url: str | None, log: str = "log", force: bool = False) -> Rewound:
+def rewind(
+    lake: Lake, partition: str, *, url: str | None, log: str = "log", force: bool = False, run: str = ""
+) -> Rewound:
     """Take a partition back to the last entry that log and lake both have. See the module's text.
 
-    ``force``: whoever asks knows that no run is under way, whatever the table ``runs`` says.
+    ``force``: whoever asks knows that nothing is under way, whatever the table ``runs`` says. ``run``: what
+    this is called there itself.
     """
     files = files_of(lake)  # first: where they cannot be reached, nothing is begun
     lake.check_all()
     lake.check(EVENTS)
     if not force:
-        _refuse_beside_a_run(lake)
+        _refuse_beside_others(lake, run)
     have = lake.last(EVENTS)
     if partition not in have.positions:
         there = ", ".join(sorted(have.positions)) or "none"
@@ -94,21 +103,35 @@ def rewind(lake: Lake, partition: str, *, url: str | None, log: str = "log", for
         if lake.exists(table):
             files.remove(table.name)
             made.removed.append(table.name)
-    back = msgspec.structs.replace(
-        have, batch=have.batch + 1, positions={**have.positions, partition: (to.ordinal, to.id)}, run=""
-    )
+    positions = {**have.positions, partition: (to.ordinal, to.id)}
+    back = msgspec.structs.replace(have, batch=have.batch + 1, positions=positions, run=_own_name())
     with lake.recording(EVENTS, back):
         lake.spark.sql(f"DELETE FROM {lake.sql_name(EVENTS)} WHERE {after}")  # noqa: S608 - numbers of ours
+    _check_ours(lake, EVENTS, back)
     return made
 
 
-def _refuse_beside_a_run(lake: Lake) -> None:
+def _refuse_beside_others(lake: Lake, own: str) -> None:
     if not lake.exists(RUNS):
         return
-    for one in Runs(lake).running("run"):
-        raise LakeError(
-            f"run {one.run} is under way (process {one.pid} on {one.host}): stop it first. If you know that "
-            "it was killed there and never said so, use --force (nothing was changed)"
+    for one in Runs(lake).running():
+        if one.run != own and one.what not in ONLY_READ:
+            raise LakeError(
+                f"{one.what} {one.run} is under way (process {one.pid} on {one.host}): stop it first. If you "
+                "know that it was killed there and never said so, use --force (nothing was changed)"
+            )
+
+
+def _own_name() -> str:
+    return f"rewind-{secrets.token_urlsafe(9)}"
+
+
+def _check_ours(lake: Lake, table: Table, record: Record) -> None:
+    """An error where another process took the number of a batch: then Delta has dropped ours in silence."""
+    if lake.last(table, record.batch).run != record.run:
+        raise OtherWriter(
+            f"another process has written batch {record.batch} of {lake.place(table)} meanwhile: stop what "
+            "writes to the lake; the same command finishes this"
         )
 
 
@@ -142,12 +165,12 @@ async def _has(log: Log, partition: Partition, places: Sequence[tuple[int, str]]
 def _copy(lake: Lake, after: str) -> int:
     """Copy rows to the table ``lost``, those that are not there; how many there are."""
     lake.ensure(LOST)
+    record = Record(batch=lake.last(LOST).batch + 1, run=_own_name())
     rows = lake.read(EVENTS).where(after).select(*(column.name for column in LOG_COLUMNS))
     place = ["log_epoch", "log_partition", "ordinal", "entry_id"]
     new = rows.join(lake.read(LOST).select(*place), place, "left_anti")
-    lake.append(
-        new.withColumn("noted_at", current_timestamp()), LOST, Record(batch=lake.last(LOST).batch + 1)
-    )
+    lake.append(new.withColumn("noted_at", current_timestamp()), LOST, record)
+    _check_ours(lake, LOST, record)
     return rows.count()
 
 

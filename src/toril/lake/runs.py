@@ -144,9 +144,9 @@ class Runs:
         """The latest runs, the last one first."""
         return _runs_in(self._newest().limit(most))
 
-    def running(self, what: str) -> list[OneRun]:
-        """All runs of a command that have not said that they ended, and are not known to be gone."""
-        found = _runs_in(self._newest().where((col("what") == what) & (col("outcome") == "running")))
+    def running(self) -> list[OneRun]:
+        """All runs that have not said that they ended, and are not known to be gone."""
+        found = _runs_in(self._newest().where(col("outcome") == "running"))
         return [one for one in found if not one.is_gone]
 
     def _newest(self) -> DataFrame:

@@ -26,7 +26,7 @@ WARNING = (
 
 @click.command()
 @click.argument("partition", metavar="PARTITION")
-@click.option("--force", is_flag=True, help="Although a run seems to be under way: it was killed elsewhere.")
+@click.option("--force", is_flag=True, help="Although a command seems to write: it was killed elsewhere.")
 @yes_option
 @log_option
 @url_option
@@ -44,7 +44,7 @@ def rewind(
     """Go on with a partition after a failover has lost entries that the lake has.
 
     The lake goes back to the last entry that log and lake both have; 'toril lake run' says which PARTITION
-    (07, 2:07) needs it. Stop that run first. What was cut off is finished by another run.
+    (07, 2:07) needs it. Stop all that writes to the lake first. What was cut off is finished by another run.
     """
     warning = WARNING.format(name=partition, place=place(path))
     asyncio.run(make_sure("rewind", f"Rewind partition {partition}?", yes, warning=warning))
@@ -59,7 +59,7 @@ def rewind(
             Runs(lake).recorded("rewind", given) as run,
             working(lake.spark, "rewinding", quiet=as_lines),
         ):
-            done = take_back(lake, partition, url=url, log=log_name, force=force)
+            done = take_back(lake, partition, url=url, log=log_name, force=force, run=run.run)
             run.rows[LOST.name] = done.lost
     if as_lines:
         as_json({**asdict(done), "to": f"{done.to.ordinal}@{done.to.id}"}, indent=None)
