@@ -61,6 +61,7 @@ from toril.lake.fence import again_and_again, take_number
 from toril.lake.files import current_files, files_of, own_session, tables_in
 from toril.lake.generations import PLAN, RETIRED, Generation, Plan
 from toril.lake.lake import Lake
+from toril.lake.quoting import quoted
 from toril.lake.runs import RUNS
 from toril.lake.storage import LOG, Files
 from toril.lake.tables import BATCH, EVENTS, NAMES
@@ -309,7 +310,7 @@ class _Erasing:
             nobody = msgspec.structs.replace(self.plan.filters, tenant=ERASED)
             plan = msgspec.structs.replace(self.plan, filters=nobody)
             said |= {PLAN: msgspec.json.encode(plan).decode(), RETIRED: str(time.time_ns())}
-        listed = ", ".join(f"'{name}' = {_text(value)}" for name, value in said.items())
+        listed = ", ".join(f"'{name}' = {quoted(value)}" for name, value in said.items())
         with self.lake.keeping_record(self.name):
             self.lake.spark.sql(f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES ({listed})")
 
@@ -358,12 +359,8 @@ def _of(lake: Lake, name: str, tenant: str) -> DataFrame:
 def _condition(name: str, tenant: str) -> str:
     """A tenant's rows; of runs, those that were told of the tenant."""
     if name == RUNS.name:
-        return f"instr(arguments, {_text(json.dumps(tenant))}) > 0"
-    return f"tenant = {_text(tenant)}"
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return f"instr(arguments, {quoted(json.dumps(tenant))}) > 0"
+    return f"tenant = {quoted(tenant)}"
 
 
 def _plan(properties: Mapping[str, str]) -> Plan | None:

@@ -20,6 +20,7 @@ from toril.errors import InvalidValue
 from toril.lake.errors import LakeError, SourceDiverged
 from toril.lake.generations import ALL_OF_IT, Filters
 from toril.lake.lake import NEVER, Lake, Record
+from toril.lake.quoting import quoted
 from toril.lake.source import Door, Marks, between, read_log
 from toril.lake.source.floors import Floors, new_name
 from toril.lake.source.positions import UNKNOWN
@@ -301,9 +302,3 @@ def _condition(aggregate_type: str, filters: Filters, portion: Portion) -> str:
     if filters.until is not None:
         parts.append(f"recorded_at < {filters.until}")
     return " AND ".join(parts)
-
-
-def quoted(value: str) -> str:
-    """A text as SQL writes it."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

@@ -24,6 +24,7 @@ import toril
 from toril.lake.commits import SOMETIME, Commit, commits
 from toril.lake.errors import ForeignTable, LakeError, NewerTable
 from toril.lake.problems import explained
+from toril.lake.quoting import quoted
 from toril.lake.storage import LOG, files_at
 from toril.lake.tables import FORM, NAMES, Table
 
@@ -182,12 +183,12 @@ class Lake:
             f"`{column.name}` {column.type}"
             + (f" GENERATED ALWAYS AS ({column.generated})" if column.generated else "")
             + (" NOT NULL" if column.required else "")
-            + f" COMMENT '{_quoted(column.comment)}'"
+            + f" COMMENT {quoted(column.comment)}"
             for column in table.columns
         )
         properties = {"toril.table": table.name, "toril.form": str(FORM), **table.properties}
         properties |= {f"delta.constraints.{name}": rule for name, rule in table.constraints.items()}
-        said = ", ".join(f"'{key}' = '{_quoted(value)}'" for key, value in properties.items())
+        said = ", ".join(f"'{key}' = {quoted(value)}" for key, value in properties.items())
         shape = ""
         if table.partitioned_by:
             shape = f"PARTITIONED BY ({', '.join(table.partitioned_by)})"
@@ -195,7 +196,7 @@ class Lake:
             shape = f"CLUSTER BY ({', '.join(table.clustered_by)})"
         self.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta {shape} "
-            f"COMMENT '{_quoted(table.comment)}' TBLPROPERTIES ({said})"
+            f"COMMENT {quoted(table.comment)} TBLPROPERTIES ({said})"
         )
 
     # ------------------------------------------------------------------ reading
@@ -339,7 +340,3 @@ def _told(commit: Commit) -> Told | None:
         return Told(msgspec.convert(said[MARK], Record), bool(said.get(AGAIN)), commit.rows)
     except (ValueError, TypeError, KeyError, msgspec.ValidationError):
         return None
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -22,9 +22,10 @@ from toril.events.projection import wants
 from toril.events.upcasters import Upcasters
 from toril.lake.diff import SAMPLES, Diff, Held, Side, Tally
 from toril.lake.generations import Generation, read
-from toril.lake.history import KEYS, quoted
+from toril.lake.history import KEYS
 from toril.lake.keysets import Key, Keysets, named
 from toril.lake.lake import Lake
+from toril.lake.quoting import quoted
 from toril.lake.subjects import Subject, code_of
 from toril.lake.tables import EVENTS
 from toril.log import HistoryTrimmed, Log, Partition

@@ -27,6 +27,7 @@ from toril.lake.files import (
 )
 from toril.lake.lake import Lake
 from toril.lake.problems import SPARKS, explained, passing
+from toril.lake.quoting import quoted
 from toril.lake.storage import File, Files
 
 RETAIN = timedelta(days=7)
@@ -211,9 +212,8 @@ def condition_of(partition: str) -> str:
     parts = []
     for folder in filter(None, partition.split("/")):
         column, _, value = folder.partition("=")
-        said = unquote(value).replace("\\", "\\\\").replace("'", "\\'")
         missing = value == "__HIVE_DEFAULT_PARTITION__"
-        parts.append(f"`{column}` IS NULL" if missing else f"`{column}` = '{said}'")
+        parts.append(f"`{column}` IS NULL" if missing else f"`{column}` = {quoted(unquote(value))}")
     return " AND ".join(parts)
 
 

@@ -18,8 +18,9 @@ from toril.events.projection import wants
 from toril.events.upcasters import Upcasters
 from toril.lake.engine import engine_for
 from toril.lake.generations import Filters
-from toril.lake.history import history, quoted
+from toril.lake.history import history
 from toril.lake.lake import Lake
+from toril.lake.quoting import quoted
 from toril.lake.replay import states_of, typing_for
 from toril.lake.subjects import Subject
 from toril.runtime.decisions import DECISIONS, Decision, decision_in, skipped

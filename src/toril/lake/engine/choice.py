@@ -14,7 +14,8 @@ from toril.events.upcasters import Upcasters
 from toril.lake.engine.errors import NotNative
 from toril.lake.engine.fold import KEYS, folded
 from toril.lake.engine.native import Native, compiled, encoded
-from toril.lake.engine.typing import SPANS_TYPED, Typing, quoted
+from toril.lake.engine.typing import SPANS_TYPED, Typing
+from toril.lake.quoting import quoted
 
 Engine = Literal["native", "fold"]
 

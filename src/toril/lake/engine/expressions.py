@@ -13,7 +13,8 @@ from typing import Any
 
 from toril.lake.engine import sql
 from toril.lake.engine.errors import NotNative
-from toril.lake.engine.typing import Typed, Typing, quoted
+from toril.lake.engine.typing import Typed, Typing
+from toril.lake.quoting import quoted
 
 Described = dict[str, Any]
 """An expression, as ``describe()`` shows it."""

@@ -8,7 +8,8 @@ from typing import Any
 from toril.lake.engine import sql
 from toril.lake.engine.errors import NotNative
 from toril.lake.engine.expressions import Described, Lifting
-from toril.lake.engine.typing import Typed, quoted
+from toril.lake.engine.typing import Typed
+from toril.lake.quoting import quoted
 
 TYPES = {"int": "BIGINT", "float": "DOUBLE", "str": "STRING", "bool": "BOOLEAN", "json": "STRING"}
 """The column of each kind of value."""

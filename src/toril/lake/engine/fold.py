@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from toril.events.event import AnyEvent, blank_event, fill_in
 from toril.events.projection import AnyProjection
 from toril.events.upcasters import Upcasters
-from toril.lake.engine.typing import quoted
+from toril.lake.quoting import quoted
 
 FOLDED = (
     "tenant string, aggregate_type string, aggregate_id string, version bigint, state binary, "

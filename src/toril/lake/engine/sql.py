@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from toril.lake.engine.typing import Typed, quoted
+from toril.lake.engine.typing import Typed
+from toril.lake.quoting import quoted
 
 EXACT = "DECIMAL(38, 0)"
 """Whole numbers larger than 64 bits. What is larger still is an error."""

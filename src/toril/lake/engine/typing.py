@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from toril.lake.engine.errors import NotNative
+from toril.lake.quoting import quoted
 from toril.pipelines.spans.recording import SPAN_RECORDED
 from toril.pipelines.spans.summary import SPAN_AGGREGATE
 
@@ -56,12 +57,6 @@ class Typing:
         if (found := self.objects.get(".".join(names))) is not None:
             return found
         raise NotNative(f"no column holds the entries of {'.'.join(names)}")
-
-
-def quoted(text: str) -> str:
-    """A text as SQL writes it."""
-    plain = text.replace("\\", "\\\\").replace("'", "\\'")
-    return "'" + "".join(one if one >= " " else f"\\u{ord(one):04x}" for one in plain) + "'"
 
 
 def _span_columns() -> dict[str, Typed]:
