@@ -70,8 +70,8 @@ def sql(
         else:
             with opened(path, master, name="toril lake sql") as lake:
                 names = _listed(lake)
-        # On a screen a name would be broken where it ends, and is to be copied.
-        say(Text(";\n".join(views(where, names)) + ";", no_wrap=True, overflow="ignore"))
+        # As it is, however wide the screen: it is to be copied.
+        click.echo(";\n".join(views(where, names)) + ";")
         return
     text = sys.stdin.read() if statement in (None, "-") else statement
     assert text is not None
