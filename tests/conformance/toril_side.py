@@ -440,6 +440,8 @@ async def open_toril(
     url = server.url if isinstance(server, Cluster) else f"{server.url}/{db}"
     node = await NodeSide.open(oracle, server, db=db, prefix=prefix)
     try:
+        # A queue of Node's writes the version when it is made: else that might come after an obliterate.
+        await node.reset()
         async with connect(url) as redis:
             yield TorilSide(redis, node.store, node)
     finally:

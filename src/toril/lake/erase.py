@@ -180,7 +180,7 @@ def _look(lake: Lake, files: Files, name: str, tenant: str, report: ErasedFromLa
     if _is_under_way(lake, plan, properties):
         # Its folder must stay: a replay that is under way would make a table of its own there.
         return _Erasing(lake, files, name, tenant, properties, plan, whole=True)
-    rows = _of(lake, name, tenant).count()
+    rows = lake.read(name).count()  # Delta knows it without the files, of which some may be gone already
     there = files.walk(name)
     files.remove(name)
     logs = sum(file.path.startswith(f"{LOG}/") for file in there)
