@@ -238,3 +238,17 @@ async def test_lag_is_what_standard_tools_say(redis: Connection) -> None:
     step = await store.step("c", 10, 10, [])
     assert len(step.jobs) == 3
     assert await lag() == 0
+
+
+async def test_order_kept_of_jobs_that_are_due_at_the_same_time(redis: Connection) -> None:
+    """Of more than a thousand in a row, some ids have one digit more than those before them."""
+    queue = await make_queue(redis, msgspec.structs.replace(FAST, backlog=10_000))
+    await queue.add_bulk([AddJob(data=n, key="k", delay=3600) for n in range(1100)])
+    (store,) = (await queue.open()).stores
+    ids = await redis.command("ZRANGE", store.keys.delayed, 0, -1)
+    await redis.command("ZADD", store.keys.delayed, *(part for one in ids for part in (1, one)))
+    gate = Gate()
+    gate.opened.set()
+    async with working(redis, gate.run):
+        await until_empty(queue)
+    assert gate.came == list(range(1100))

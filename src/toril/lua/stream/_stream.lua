@@ -91,12 +91,13 @@ local function write_tallies()
   end
 end
 
--- An id that no entry and no job had before: the time in microseconds, written as a stream id.
+-- An id that no entry and no job had before: the time in microseconds, written as a stream id. All have as many
+-- digits: jobs that are due at the same time are in the order of their ids as texts.
 local function next_id()
   q.seq = math.max(q.seq + 1, now_us)
   seq_used = true
   local ms = math.floor(q.seq / 1000)
-  return string.format('%d-%d', ms, q.seq - ms * 1000)
+  return string.format('%d-%d', ms, 1000 + q.seq - ms * 1000)
 end
 
 local function stream_of(level)
