@@ -17,7 +17,7 @@ import click
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from toril.lake.session import session
+from toril.lake.sessions import session
 from toril.testing import standalone
 
 from . import archive, made, report

@@ -22,7 +22,7 @@ from toril.aggregate import Aggregate
 from toril.connection import connect
 from toril.lake.archive import EventsStep
 from toril.lake.lake import Lake
-from toril.lake.session import session
+from toril.lake.sessions import session
 from toril.lake.source import register
 from toril.lake.tables import EVENTS, LOG_COLUMNS
 from toril.log import Append, Log

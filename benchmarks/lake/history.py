@@ -25,7 +25,7 @@ from toril.lake.generations import remove
 from toril.lake.lake import Lake, Record
 from toril.lake.replay import replay
 from toril.lake.rollups import RollupsStep
-from toril.lake.session import spread
+from toril.lake.sessions import spread
 from toril.lake.spans import SpansStep
 from toril.lake.steps import Step
 from toril.lake.subjects import TRACE_SUMMARY, Subject

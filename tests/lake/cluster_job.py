@@ -24,7 +24,7 @@ from toril.lake.rewind import rewind
 from toril.lake.rollups import RollupsStep
 from toril.lake.run import News, Run, Wrote
 from toril.lake.serving import ask_spark
-from toril.lake.session import session
+from toril.lake.sessions import session
 from toril.lake.source import tails
 from toril.lake.spans import SpansStep
 from toril.lake.subjects import TRACE_SUMMARY, Subject

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests import java
 from toril.lake.lake import Lake
-from toril.lake.session import session
+from toril.lake.sessions import session
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +35,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     try:
         subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=True, capture_output=True
+            ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=2000", "tmpfs", str(place)],
+            check=True,
+            capture_output=True,
         )
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a small disk can be had by root alone")

@@ -21,7 +21,7 @@ from pyspark.find_spark_home import _find_spark_home
 
 from tests import java
 from toril.connection.server import free_port
-from toril.lake.session import settings
+from toril.lake.sessions import settings
 
 T = TypeVar("T")
 

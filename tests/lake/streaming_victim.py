@@ -8,7 +8,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from toril.lake.session import session
+from toril.lake.sessions import session
 
 
 def copy(spark: SparkSession, url: str, folder: str) -> StreamingQuery:

@@ -17,7 +17,7 @@ from toril.lake.archive import EventsStep
 from toril.lake.lake import Lake
 from toril.lake.rollups import RollupsStep
 from toril.lake.run import Failed, LeftAlone, News, Run
-from toril.lake.session import session
+from toril.lake.sessions import session
 from toril.lake.spans import SpansStep
 from toril.lake.steps import Step
 from toril.lake.summaries import SummariesStep

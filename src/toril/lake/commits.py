@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 from pyspark.sql import SparkSession
 
-from toril.lake.session import is_remote
+from toril.lake.sessions import is_remote
 from toril.lake.storage import LOG, Files, files_at
 
 LOOK_BACK = (5, 100, 10_000)

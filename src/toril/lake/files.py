@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from toril.lake.errors import LakeError
 from toril.lake.lake import Lake
-from toril.lake.session import another
+from toril.lake.sessions import another
 from toril.lake.storage import LOG, Files, files_at
 
 DEEPEST = 5

@@ -25,7 +25,7 @@ from toril.lake.generations import Filters, Generation, Plan, table_of
 from toril.lake.history import KEYS, WHOLE, History, Portion, history
 from toril.lake.lake import Lake, Record
 from toril.lake.progress import Tasks, watching
-from toril.lake.session import spread
+from toril.lake.sessions import spread
 from toril.lake.shown import shown_columns, with_shown
 from toril.lake.subjects import Subject, code_of
 from toril.lake.tables import SPANS, Table

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from toril.errors import InvalidValue
 from toril.lake.lake import NEVER, Lake, Record
 from toril.lake.problems import no_room, one_line, passing, unknown
-from toril.lake.session import another, is_remote
+from toril.lake.sessions import another, is_remote
 from toril.lake.source import between
 from toril.lake.steps import Step
 

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from toril.lake.errors import LakeError
-from toril.lake.session import is_remote
+from toril.lake.sessions import is_remote
 
 LOG = "_delta_log"
 """The folder that makes a folder a table."""

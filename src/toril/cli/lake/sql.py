@@ -19,7 +19,7 @@ from toril.lake.errors import LakeError
 from toril.lake.files import tables_in
 from toril.lake.lake import Lake
 from toril.lake.serving import Answer, ask, ask_spark, check_statement, has_clickhouse, source_sql, views
-from toril.lake.session import is_remote
+from toril.lake.sessions import is_remote
 from toril.lake.storage import LocalFiles, local_folder
 
 LONGEST = 200

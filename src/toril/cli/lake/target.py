@@ -19,7 +19,7 @@ from toril.errors import InvalidValue
 from toril.lake.errors import SparkMissing
 from toril.lake.generations import FOLDER
 from toril.lake.lake import Lake
-from toril.lake.session import is_remote, session
+from toril.lake.sessions import is_remote, session
 
 LAKE_VARIABLE = "TORIL_LAKE"
 

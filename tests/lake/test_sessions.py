@@ -16,7 +16,7 @@ from toril.lake import jars
 from toril.lake.errors import SparkMissing
 from toril.lake.given import at_start
 from toril.lake.lake import Lake
-from toril.lake.session import DELTA, session, settings
+from toril.lake.sessions import DELTA, session, settings
 
 
 @pytest.mark.parametrize(
