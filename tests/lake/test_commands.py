@@ -192,7 +192,8 @@ def promote(operator: Operator) -> None:
     with pytest.raises(Refused, match="promote asks first, and there is no terminal"):
         operator.types("promote", "basket", EVERYTHING)
     with workers():
-        *_, done = operator.lines("promote", "basket", EVERYTHING, "--yes", "--patience", "60s")
+        began, *_, done = operator.lines("promote", "basket", EVERYTHING, "--yes", "--patience", "60s")
+        assert began == {"what": "began", "doing": "promoting", "spark_ui": ui(operator.lake.spark)}
         assert done == {"what": "promoted", "generation": 2, "before": 1}
         with pytest.raises(GenerationError, match="readers see generation 2"):
             operator.types("retire", "basket", "2", EVERYTHING, "--yes")

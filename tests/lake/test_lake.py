@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from toril.lake.commits import _in_history as in_history
-from toril.lake.errors import ForeignTable, LakeError, NewerTable, OtherWriter
+from toril.lake.errors import ForeignTable, LakeError, NewerTable, NoRoom, OtherWriter
 from toril.lake.lake import NEVER, Lake, Record
 from toril.lake.problems import passing
 from toril.lake.steps import Step
@@ -245,6 +246,22 @@ def test_a_full_disk_is_said_in_words_and_the_table_is_as_it_was(
         lake.append(numbers(spark, 1, 1_000_000), COUNTS, Record(batch=2))
     assert lake.last(COUNTS).batch == 1
     assert held(lake) == [1, 2, 3]
+
+
+def test_a_disk_that_takes_no_more_files_is_a_full_one(spark: SparkSession, small_disk: Path) -> None:
+    def fill() -> None:
+        for number in count():
+            (small_disk / f"{number}").touch()
+
+    with pytest.raises(OSError, match="No space left on device"):
+        fill()
+    lake = Lake(spark, small_disk)
+    with pytest.raises(NoRoom, match="there is no room left for .*counts; nothing was changed"):
+        lake.ensure(COUNTS)
+    for file in small_disk.iterdir():
+        file.unlink()
+    lake.ensure(COUNTS)
+    assert held(lake) == []
 
 
 def test_a_table_that_is_not_there_is_said_in_words(lake: Lake) -> None:

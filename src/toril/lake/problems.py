@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -31,8 +33,8 @@ _ASIDE = (
 """What stands in a problem with a file that Spark keeps while it works."""
 _TABLES = ("RawLocalFileSystem", "org.apache.hadoop.fs", "io.delta.storage")
 """And in one with a file of a table: Spark writes no others by these."""
-_NOT_WRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "Not a directory")
-_NO_PLACE = ("DELTA_CANNOT_CREATE_LOG_PATH", *_NOT_WRITABLE)
+_NO_FOLDER = ("Mkdirs failed", "DELTA_CANNOT_CREATE_LOG_PATH")
+_NO_PLACE = ("Permission denied", "Read-only file system", "Not a directory", *_NO_FOLDER)
 _PASSING = (
     "io.delta.exceptions.Concurrent",
     "DELTA_CONCURRENT_",
@@ -72,11 +74,27 @@ def explain(problem: Exception, place: str) -> LakeError | None:
         return LakeError(f"{place} takes no row without {found[1]}; nothing was written")
     if "DELTA_CONCURRENT_TRANSACTION" in text:
         return OtherWriter(f"another process has written this batch of {place}")
-    if any(words in text for words in _NO_ROOM):
+    if _has(text, _NO_ROOM):
         return NoRoom(f"there is no room left {_full(text, place)}; nothing was changed")
-    if any(words in text for words in _NO_PLACE):
+    if _has(text, _NO_FOLDER) and _is_full(place):
+        return NoRoom(f"there is no room left for {place}; nothing was changed")
+    if _has(text, _NO_PLACE):
         return LakeError(f"{place} cannot be written to by this user; nothing was changed")
     return None
+
+
+def _has(text: str, some: Iterable[str]) -> bool:
+    return any(words in text for words in some)
+
+
+def _is_full(place: str) -> bool:
+    """Whether a disk of this machine takes no more: Hadoop does not say why it could not make a folder."""
+    path = Path(place.removeprefix("file:"))
+    there = next((one for one in (path, *path.parents) if one.is_absolute() and one.exists()), None)
+    if there is None:  # the place is elsewhere
+        return False
+    disk = os.statvfs(there)
+    return disk.f_bavail == 0 or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def _full(text: str, place: str) -> str:
@@ -85,11 +103,11 @@ def _full(text: str, place: str) -> str:
     if at is not None and at.startswith(f"/{place.removeprefix('file:').strip('/')}/"):
         return f"for {place}"
     aside = "for what Spark keeps while it works (spark.local.dir, SPARK_LOCAL_DIRS)"
-    if any(words in (text if at is None else at) for words in _ASIDE):
+    if _has(text if at is None else at, _ASIDE):
         return aside if at is None else f"{aside}, at {at}"
     if at is not None:
         return f"at {at}, while {place} was at work"
-    return f"for {place}" if any(words in text for words in _TABLES) else f"for {place}, or {aside}"
+    return f"for {place}" if _has(text, _TABLES) else f"for {place}, or {aside}"
 
 
 def passing(problem: BaseException) -> bool:
@@ -98,12 +116,12 @@ def passing(problem: BaseException) -> bool:
         return not isinstance(problem, AuthenticationFailed)
     if spark_is_gone(problem):
         return False
-    return isinstance(problem, SPARKS) and any(words in str(problem) for words in _PASSING)
+    return isinstance(problem, SPARKS) and _has(str(problem), _PASSING)
 
 
 def no_room(problem: BaseException) -> bool:
     """Whether a disk is full: it passes when somebody makes room, which takes a while."""
-    full = isinstance(problem, SPARKS) and any(words in str(problem) for words in _NO_ROOM)
+    full = isinstance(problem, SPARKS) and _has(str(problem), _NO_ROOM)
     return full or isinstance(problem, NoRoom)
 
 

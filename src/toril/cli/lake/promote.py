@@ -21,7 +21,7 @@ from toril.cli.lake.projections import (
     program_option,
     projection_argument,
 )
-from toril.cli.lake.target import lake_options, log_option, opened, url_option
+from toril.cli.lake.target import lake_options, log_option, opened, ui, url_option
 from toril.cli.lake.working import bars
 from toril.cli.show import as_json, errors, note, one_line, say
 from toril.cli.times import parse_duration, whole
@@ -102,7 +102,7 @@ def promote(
             interruptible("the same command goes on where it was; readers see what they saw"),
             Runs(lake).recorded("promote", arguments) as one,
         ):
-            with _shown(as_lines) as told:
+            with _shown(lake, as_lines) as told:
                 done = asyncio.run(_promote(where, subject, lake, chosen, within, seconds, clickhouse, told))
             one.rows = {chosen.plan.name: done.loaded.placed}
     if as_lines:
@@ -222,8 +222,9 @@ class _Shown(Told):
 
 
 @contextmanager
-def _shown(as_lines: bool) -> Iterator[_Shown]:
+def _shown(lake: Lake, as_lines: bool) -> Iterator[_Shown]:
     if as_lines:
+        as_json({"what": "began", "doing": "promoting", "spark_ui": ui(lake.spark)}, indent=None)
         yield _Shown(None)
         return
     with bars() as bar:
