@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,6 +22,15 @@ def spark() -> Iterator[SparkSession]:
         made = session("local[2]", name="toril-tests", conf={"spark.ui.enabled": "false"})
     yield made
     made.stop()
+
+
+@pytest.fixture(autouse=True)
+def forgotten(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Delta remembers every table for an hour, with its plans: those of all tests would fill Java."""
+    yield
+    if "spark" in request.fixturenames:
+        virtual: Any = request.getfixturevalue("spark")._jvm
+        virtual.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 @pytest.fixture
