@@ -149,8 +149,8 @@ def test_a_day_of_an_operator(operator: Operator, tmp_path: Path) -> None:
         often.setattr(progress, "LOOK_EVERY", 0.05)
         began, *far, found = operator.lines("diff", "basket", "2", "live", EVERYTHING, code=1)
     assert (began["what"], began["doing"]) == ("began", "comparing")
-    assert {one["what"] for one in far} == {"progress"}
-    assert all(one["seconds"] > 0 and one["tasks"] >= 0 for one in far)
+    # There are none where Spark was done between two looks.
+    assert all(one["what"] == "progress" and one["seconds"] > 0 for one in far)
     assert (found["compared"], found["equal"], found["differences"][0]["count"]) == (6, 0, 6)
     *_, done = operator.lines("replay", "trace_summary", EVERYTHING)
     assert (done["engine"], done["rows"]) == ("native", TRACES)
