@@ -149,7 +149,7 @@ def test_a_day_of_an_operator(operator: Operator, tmp_path: Path) -> None:
         often.setattr(progress, "LOOK_EVERY", 0.05)
         began, *far, found = operator.lines("diff", "basket", "2", "live", EVERYTHING, code=1)
     assert (began["what"], began["doing"]) == ("began", "comparing")
-    # There are none where Spark was done between two looks.
+    # There are none where Spark was done between two looks: the test of lines has some in any case.
     assert all(one["what"] == "progress" and one["seconds"] > 0 for one in far)
     assert (found["compared"], found["equal"], found["differences"][0]["count"]) == (6, 0, 6)
     *_, done = operator.lines("replay", "trace_summary", EVERYTHING)
@@ -359,6 +359,18 @@ def test_upkeep_is_done_again_and_again_until_ctrl_c(operator: Operator) -> None
     rounds = [one for one in said if "table" in one]
     assert len(rounds) >= 2
     assert {(one["table"], *one["problems"]) for one in rounds} == {("events",)}
+
+
+def test_without_a_terminal_progress_is_lines(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(working, "SAY_EVERY", 0.0)
+    with working.working(spark, "comparing", quiet=True) as shown:
+        shown.tasks(Tasks(1, 2))
+    began, line = map(json.loads, capsys.readouterr().out.splitlines())
+    assert began == {"what": "began", "doing": "comparing", "spark_ui": ui(spark)}
+    assert (line["what"], line["doing"], line["tasks"]) == ("progress", "comparing", 1)
+    assert line["seconds_left"] >= 0
 
 
 def test_what_spark_does_in_any_thread_is_counted(
