@@ -19,7 +19,9 @@ from toril.lake.sessions import session
 def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SPARK_SUBMIT_OPTS", java.LONG)
-        made = session("local[2]", name="toril-tests", conf={"spark.ui.enabled": "false"})
+        made = session(
+            "local[2]", name="toril-tests", conf={"spark.ui.enabled": "false", "spark.driver.memory": "3g"}
+        )
     yield made
     made.stop()
 
