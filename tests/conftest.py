@@ -11,9 +11,11 @@ import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests import java
 from tests.matrix import BINARIES, EVERY_SERVER, MATRIX, PRODUCTS, SCALE, left_out
@@ -64,6 +66,25 @@ PROMISES = (
     "tenant_walls",
     "migrate_whole",
 )
+
+
+LAKE = "tests/lake/"
+ALONE = ("test_cluster.py", "test_exactly_once.py")
+"""Files of the lake's tests whose Spark is another one."""
+
+
+class ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """A file's tests run in one process; and those that share a Spark in one, where it is warm."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return LAKE if file.startswith(LAKE) and not file.endswith(ALONE) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """How the tests are distributed, where there are several processes."""
+    return ByFile(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
