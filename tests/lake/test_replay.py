@@ -82,6 +82,7 @@ def test_a_replay_is_of_all_events_up_to_the_cut_and_of_none_after(url: str, lak
     # An older cut, which the lake is past by now, in two portions; and a part of all that there is.
     past = replay(lake, subject, url=url, cut=half_way, portions=2, keep=False)
     assert (past.plan.portions, past.number) == (2, 3)
+    assert past.as_value()["portions_done"] == 2
     assert states(read(lake, past)) == folded(Basket(), first)
     part = replay(lake, subject, url=url, tenant="globex")
     assert (part.plan.filters.tenant, part.plan.cut) == ("globex", tails(url, "log"))

@@ -99,7 +99,7 @@ class Generation:
 
     plan: Plan
     done: int
-    """Portions that are written."""
+    """Its commits that are written: one for each portion, and one more when all was looked through."""
     retired_at: int | None = None
     rows: int | None = None
     """How many aggregates it has, where that was looked at."""
@@ -137,7 +137,8 @@ class Generation:
         """As JSON has it."""
         said: dict[str, Any] = msgspec.to_builtins(self.plan)
         said["code"].pop("fields")
-        return {**said, "state": self.state, "portions_done": self.done, "rows": self.rows}
+        done = min(self.done, self.plan.portions)
+        return {**said, "state": self.state, "portions_done": done, "rows": self.rows}
 
 
 def table_of(plan: Plan, shown: tuple[Column, ...] = ()) -> Table:
