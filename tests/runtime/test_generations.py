@@ -86,8 +86,43 @@ async def test_a_new_projection_is_backfilled_without_a_gap_or_a_double(
             lake.entries = await entries_of(sourcing)
             await traffic.once()
             assert await pipeline.service.get_projection("total", "acme", "1") is None  # it waits
-            await pipeline.service.generations.load("total", 1, await lake.states(made.cut, Total()))
+            generations = pipeline.service.generations
+            await generations.load("total", 1, await lake.states(made.cut, Total()))
+
+            async def ready() -> bool:
+                return (await generations.ready("total", 1, within=0)).state == "ready"
+
+            await until(ready, "it to catch up")
+            # Nobody sees it before somebody says so: neither readers, nor what depends on it.
+            assert await pipeline.service.get_projection("total", "acme", "1") is None
+            assert await pipeline.service.current("total") == ""
+            assert sourcing.backend is not None
+            assert await sourcing.backend.generations.seen(["orders/total"]) == ("orders/total@0",)
+            with pytest.raises(ConfigurationError, match="see no generation of 'total' yet"):
+                await generations.reading("total")
+            assert await generations.switch("total", 1) == 0
+            assert await generations.before("total") == ()
             await agrees(pipeline, traffic, "total", 1)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_new_projection_that_was_never_seen_can_be_given_up(servers: Servers, place: str) -> None:
+    async with sourcing_of(place, servers) as sourcing:
+        pipeline = (
+            sourcing.register_pipeline()
+            .with_name("orders")
+            .with_aggregate_type("order")
+            .with_projection("total", None, Total, start="loaded")
+            .build()
+        )
+        generations = pipeline.service.generations
+        await generations.reserve("total")
+        assert await generations.retire("total", 1) == 0
+        assert (await generations.reserve("total")).number == 2
+        await generations.load("total", 2, [])
+        assert await generations.switch("total", 2) == 0
+        with pytest.raises(GenerationError, match="readers see generation 2"):
+            await generations.retire("total", 2)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -111,6 +146,7 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(
             (generations.switch("total", 2, force=True), "never loaded"),
             (generations.retire("total", 1), "readers see"),
             (generations.retire("total", 9), "no generation 9"),
+            (generations.reserve("total", 1), "built from the log by workers; the next one is 4"),
         ):
             with pytest.raises(GenerationError, match=why):
                 await refused

@@ -6,7 +6,7 @@ process. Both keep the same promises, except for what a process that dies takes 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -176,6 +176,16 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         return {Partition.parse(name): Position(*at) for name, at in self.cut.items()}
 
 
+def seen_generation(
+    projection: str, said: Mapping[str, int], known: Mapping[tuple[str, int], Generation]
+) -> int:
+    """Which generation readers see: the one that somebody let them see, else the first.
+
+    A first one that comes from elsewhere, and so is known, is not seen before somebody says so: 0.
+    """
+    return said.get(projection, 0 if (projection, 1) in known else 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """The state of one aggregate, made elsewhere: of its events up to the cut."""
@@ -214,15 +224,18 @@ class GenerationStore(Protocol):
     """
 
     async def current(self, projection: str) -> int:
-        """Which generation readers see."""
+        """Which generation readers see; 0: none yet, see :func:`seen_generation`."""
         ...
 
     async def seen(self, processors: Sequence[str]) -> tuple[str, ...]:
-        """For the names of projections, those of the generations that readers see; others as they are."""
+        """For the names of projections, those of the generations that readers see; others as they are.
+
+        Where they see none yet, it is a name that nobody has.
+        """
         ...
 
     async def all(self) -> tuple[dict[str, int], dict[tuple[str, int], Generation]]:
-        """Which generations readers see, where it is not the first, and what is known of each."""
+        """Which generations readers were let see, and what is known of each."""
         ...
 
     async def may_begin(self, processor: str, start: str) -> bool:

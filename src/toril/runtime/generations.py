@@ -22,7 +22,14 @@ from toril.errors import InvalidValue
 from toril.events.errors import ConfigurationError, StateUnreadable
 from toril.events.projection import ProjectionState
 from toril.log.entry import START, Positions
-from toril.runtime.backend import Arrived, Backend, Generation, GenerationError, Rebuilt
+from toril.runtime.backend import (
+    Arrived,
+    Backend,
+    Generation,
+    GenerationError,
+    Rebuilt,
+    seen_generation,
+)
 from toril.runtime.names import generation_name, split_generation
 from toril.runtime.pipeline import Definition
 from toril.runtime.work import ProjectionWork
@@ -128,11 +135,10 @@ class Generations:
             projection = self._full(each)
             numbers = {number for of, number in known if of == projection}
             numbers |= {number for of, number in map(split_generation, self._works()) if of == each}
-            for number in sorted({*numbers, seen.get(projection, 1)}):
+            current = seen_generation(projection, seen, known)
+            for number in sorted({*numbers, current} - {0}):
                 made = known.get((projection, number), Generation())
-                found.append(
-                    await self._standing(each, number, made, seen.get(projection, 1) == number, WITHIN)
-                )
+                found.append(await self._standing(each, number, made, current == number, WITHIN))
         return found
 
     async def _standing(
@@ -198,6 +204,12 @@ class Generations:
         if number is None:
             number = self._next(name, known)
         _check_number(number)
+        first = self._works().get(name)
+        if number == 1 and first is not None and first.start != "loaded":
+            raise GenerationError(
+                f"generation 1 of {name!r} is built from the log by workers; the next one is "
+                f"{self._next(name, known)}"
+            )
         if version is None:
             version = max(work.projection.version for work in self._versions(name))
         there = known.get((projection, number))
@@ -329,7 +341,8 @@ class Generations:
         seen, known = await self._store.all()
         projection = self._full(self._check(name))
         made = known.get((projection, number), Generation())
-        return await self._standing(name, number, made, seen.get(projection, 1) == number, within)
+        current = seen_generation(projection, seen, known)
+        return await self._standing(name, number, made, current == number, within)
 
     async def before(self, name: str) -> tuple[int, ...]:
         """Which generations readers saw before the one they see, each once, the last one last."""
@@ -338,7 +351,7 @@ class Generations:
     async def switch(
         self, name: str, number: int, *, within: int = WITHIN, force: bool = False, back: bool = False
     ) -> int:
-        """Let all readers see a generation, in one write; says which one they saw before.
+        """Let all readers see a generation, in one write; says which one they saw before, 0 where none.
 
         Refused (:class:`GenerationBehind`) while it is more events behind than ``within``; else the last few
         are waited for, see :meth:`draw_level`. Forced, it is done at once, however far it is. Refused always
@@ -347,7 +360,7 @@ class Generations:
         """
         projection = self._full(self._check(name))
         seen, known = await self._store.all()
-        before = seen.get(projection, 1)
+        before = seen_generation(projection, seen, known)
         if (projection, number) not in known:
             declared = self._works().get(generation_name(name, number))
             if declared is None:
@@ -368,7 +381,7 @@ class Generations:
             )
         if stage:
             raise GenerationError(
-                f"generation {number} of {name!r} is {_STAGES[stage]}: readers see {before}"
+                f"generation {number} of {name!r} is {_STAGES[stage]}: readers see {before or 'none'}"
             )
         return before
 
@@ -379,6 +392,8 @@ class Generations:
         no worker runs is not waited for.
         """
         before = await self._store.current(self._full(self._check(name)))
+        if not before:
+            return True
         seen, own = (self._full(generation_name(name, each)) for each in (before, number))
         partitions = await self._backend.partitions()
 
@@ -451,8 +466,17 @@ class Generations:
         return self._learnt
 
     async def reading(self, name: str) -> ProjectionWork:
-        """What the generation that readers see is read by: the pointer is followed once."""
+        """What the generation that readers see is read by; an error where they see none yet."""
+        found = await self.seen(name)
+        if found is None:
+            raise ConfigurationError(f"readers see no generation of {name!r} yet: it was not promoted")
+        return found
+
+    async def seen(self, name: str) -> ProjectionWork | None:
+        """The same; None where they see none yet. The pointer is followed once."""
         number = await self._store.current(self._full(name))
+        if not number:
+            return None
         own = generation_name(name, number)
         if own not in self._works():
             await self.learn()

@@ -33,6 +33,7 @@ from toril.runtime.backend import (
     Resume,
     Stage,
     Trouble,
+    seen_generation,
 )
 from toril.runtime.names import generation_name, split_generation
 from toril.stores.memory import MemoryEventStore
@@ -67,10 +68,10 @@ class MemoryGenerations:
         self._known: dict[tuple[str, int], Generation] = {}
 
     async def current(self, projection: str) -> int:
-        return self._seen.get(projection, 1)
+        return seen_generation(projection, self._seen, self._known)
 
     async def seen(self, processors: Sequence[str]) -> tuple[str, ...]:
-        return tuple(generation_name(name, self._seen.get(name, 1)) for name in processors)
+        return tuple([generation_name(name, await self.current(name)) for name in processors])
 
     async def all(self) -> tuple[dict[str, int], dict[tuple[str, int], Generation]]:
         return dict(self._seen), dict(self._known)
@@ -95,18 +96,18 @@ class MemoryGenerations:
         made = self._known.get((projection, number))
         if made is not None and made.stage != "loaded":
             return made.stage
-        current, before = self._seen.get(projection, 1), self._before.get(projection, ())
+        current, before = await self.current(projection), self._before.get(projection, ())
         if current == number:
             return ""
         if back and before[-1:] != (number,):
             return "other"
         others = tuple(one for one in before if one != number)
-        self._before[projection] = others if back else (*others, current)
+        self._before[projection] = others if back or not current else (*others, current)
         self._seen[projection] = number
         return ""
 
     async def dismiss(self, projection: str, number: int, made: Generation) -> str:
-        if self._seen.get(projection, 1) == number:
+        if await self.current(projection) == number:
             return "current"
         known = self._known.get((projection, number))
         if known is None or known.stage != "retired":

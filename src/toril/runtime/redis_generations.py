@@ -72,13 +72,16 @@ class RedisGenerations:
     # ------------------------------------------------------------------ what is known
 
     async def current(self, projection: str) -> int:
-        return int(await self._redis.command("HGET", self._key, projection) or 1)
+        return (await self._currents([projection]))[0]
 
     async def seen(self, processors: Sequence[str]) -> tuple[str, ...]:
-        found = await self._redis.command("HMGET", self._key, *processors)
-        return tuple(
-            generation_name(name, int(number or 1)) for name, number in zip(processors, found, strict=True)
-        )
+        return tuple(map(generation_name, processors, await self._currents(processors)))
+
+    async def _currents(self, projections: Sequence[str]) -> list[int]:
+        firsts = [f"{name}@1" for name in projections]
+        found = await self._redis.command("HMGET", self._key, *projections, *firsts)
+        pairs = zip(found[: len(projections)], found[len(projections) :], strict=True)
+        return [int(said) if said else 0 if first else 1 for said, first in pairs]
 
     async def all(self) -> tuple[dict[str, int], dict[tuple[str, int], Generation]]:
         flat = await self._redis.command("HGETALL", self._key)

@@ -265,13 +265,14 @@ class EventSourcingService:
         return self._work(name)
 
     async def current(self, name: str) -> str:
-        """The name of the generation of a projection that readers see."""
-        return (await self._seen(name)).name
+        """The name of the generation of a projection that readers see; empty where they see none yet."""
+        seen = await self._seen(name)
+        return "" if seen is None else seen.name
 
-    async def _seen(self, name: str) -> ProjectionWork:
+    async def _seen(self, name: str) -> ProjectionWork | None:
         """What readers of a projection see; a generation that is named by its number, itself."""
         if split_generation(name)[1] == 1:
-            return await self.generations.reading(self._projection(name).name)
+            return await self.generations.seen(self._projection(name).name)
         return self._projection((await self._known(name)).name)
 
     async def promote(self, name: str, generation: int) -> None:
@@ -292,11 +293,11 @@ class EventSourcingService:
         idents = list(dict.fromkeys(aggregate_ids))
         work = await self._seen(name)
         while True:
-            found = await self._states(work, tenant, idents)
+            found = {} if work is None else await self._states(work, tenant, idents)
             if len(found) == len(idents):
                 return found
             before, work = work, await self._seen(name)
-            if before.name == work.name:
+            if before is work or (before is not None and work is not None and before.name == work.name):
                 return found
             # What was seen is perhaps retired, and gone.
 

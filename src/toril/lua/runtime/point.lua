@@ -11,7 +11,11 @@
 local key, projection, number = KEYS[2], ARGV[1], ARGV[2]
 local field = projection .. '@' .. number
 local stage = string.match(redis.call('HGET', key, field) or 'loaded', '^%a+')
-local current = redis.call('HGET', key, projection) or '1'
+local current = redis.call('HGET', key, projection)
+if not current then
+  -- The first generation is seen without a word, unless it came from elsewhere: then none is, until this says so.
+  current = redis.call('HEXISTS', key, projection .. '@1') == 1 and '' or '1'
+end
 if ARGV[3] ~= 'retire' then
   if stage ~= 'loaded' then
     return stage
@@ -26,7 +30,9 @@ if ARGV[3] ~= 'retire' then
     end
   end
   if ARGV[3] == 'see' then
-    before[#before + 1] = current
+    if current ~= '' then
+      before[#before + 1] = current
+    end
   elseif last ~= number then
     return 'other'
   end
