@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
+import sys
+from asyncio.subprocess import PIPE
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,20 +22,22 @@ from pyspark.sql import Row
 
 import toril.lake.promote
 import toril.runtime.generations
-from tests.conftest import Servers, emptied
+from tests.conftest import SCALE, Servers, emptied
+from tests.lake.promoter import SMALL, STEPS, At, Settings
 from tests.lake.shop import Basket, BasketInCents, Shop, Worth, archive, during, folded
 from tests.queue.audit import until
+from toril.errors import InvalidValue
 from toril.events.errors import ConfigurationError
 from toril.lake.archive import GROUP
 from toril.lake.errors import LakeError
 from toril.lake.generations import Filters, Generation, find, read, table_of
 from toril.lake.lake import Lake, Record
 from toril.lake.live import diff_live
-from toril.lake.promote import Progress, in_portions, promote, retire, take_back
+from toril.lake.promote import Progress, in_portions, promote, refuse_other_log, retire, take_back
 from toril.lake.replay import replay
 from toril.log import Retention
 from toril.log.upkeep import trim
-from toril.runtime.generations import Generations, GenerationStanding, Loaded
+from toril.runtime.generations import Generations, GenerationStanding
 from toril.runtime.work import ProjectionWork
 from toril.testing import standalone
 
@@ -38,36 +46,37 @@ pytestmark = pytest.mark.timeout(900)
 BASKETS = [(tenant, f"b{number}") for tenant in ("acme", "globex") for number in range(15)]
 SPOILT = ("acme", "spoilt")
 
+KILLS = 1 if SCALE <= 1 else len(STEPS)
+"""At how many of the steps a process is killed as well: Java starts for each."""
+
+ROOT = Path(__file__).parents[2]
+
 
 class Killed(Exception):
     pass
 
 
-class Dies(Progress):
-    """Ends a promotion at a step, as a signal would."""
+class Dies(At):
+    """Ends a promotion at a step, and lets this process live."""
 
-    def __init__(self, at: str) -> None:
-        self._at = at
+    def reached(self) -> None:
+        raise Killed(self._step)
 
-    def _step(self, name: str) -> None:
-        if name == self._at:
-            raise Killed(name)
 
-    def loading(self, loaded: Loaded, of: int) -> None:
-        assert loaded.placed + loaded.there + loaded.gone <= of
-        self._step("loading")
-
-    def loaded(self, loaded: Loaded) -> None:
-        assert loaded.gone == 0
-        self._step("loaded")
-
-    def behind(self, standing: GenerationStanding, runs: bool) -> None:
-        assert standing.behind > 0 or not runs
-        self._step("behind")
-
-    def ready(self, standing: GenerationStanding) -> None:
-        assert standing.state in ("ready", "current")
-        self._step("ready")
+async def killed(settings: Settings) -> None:
+    """A promotion of another process, killed with all that it has started when it has come to a step."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.lake.promoter", msgspec.json.encode(settings).decode()),
+        cwd=ROOT,
+        stdin=PIPE,
+        stdout=PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    said = await process.stdout.readline()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    assert (said.decode().strip(), await process.wait()) == (settings.step, -signal.SIGKILL)
 
 
 class Resumes(Progress):
@@ -159,7 +168,8 @@ class Trade:
         async def switched(its: Generations, name: str, number: int, **how: Any) -> int:
             # Of what comes during its last round trip a switch promises nothing: so nothing comes.
             async with quiet:
-                await self.done(await self.shop.pipeline.service.current(name))
+                if current := await self.shop.pipeline.service.current(name):
+                    await self.done(current)
                 return await switch(its, name, number, **how)
 
         async def read() -> None:
@@ -221,10 +231,10 @@ def url() -> Iterator[str]:
 def test_once_per_state_when_a_replay_is_promoted_under_traffic(
     url: str, lake: Lake, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toril.runtime.generations, "AT_ONCE", 7)
-    monkeypatch.setattr(toril.lake.promote, "EVENTS_AT_ONCE", 2)
-    monkeypatch.setattr(toril.lake.promote, "PARTITION_BYTES", 1000)
+    for portion in SMALL:
+        monkeypatch.setattr(*portion)
     monkeypatch.setattr(toril.runtime.generations, "LEVEL_WITHIN", 60.0)
+    dead = rng.sample(STEPS, KILLS)
     shop = Shop(url, both=True)
     trade = Trade(shop, rng)
     subject = shop.subjects["shop/basket"]
@@ -243,12 +253,14 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
             assert made.number == 2
             await asyncio.to_thread(archive, lake, url)
             await trim(shop.log)
-            for step in ("loading", "loaded", "behind", "ready"):
+            for step in STEPS:
                 within = 1000
                 if step == "behind":
                     await its.pause("basket@2")
                     await trade.buy(5)
                     within = 0
+                if step in dead:
+                    await killed(Settings(url=url, lake=lake.path, step=step, within=within))
                 with pytest.raises(Killed, match=step):
                     await promote(lake, made, its, url=url, within=within, progress=Dies(step))
                 if step == "behind":
@@ -298,6 +310,11 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
         await trade.done("basket@2")
         assert await trade.states("basket@2") == folded(BasketInCents(), trade.bought)
         await trim(shop.log)
+        moved = msgspec.structs.replace(made.plan, cut={**made.plan.cut, "00": (1, "1-0")})
+        with pytest.raises(LakeError, match="has another cut here than the one that the live store"):
+            await promote(lake, replace(made, plan=moved), its, url=url)
+        with pytest.raises(InvalidValue, match="--log 'orders' .* was made of log 'log'"):
+            refuse_other_log(made, "orders")
         part = await asyncio.to_thread(a_part, lake, made, "globex")
         with pytest.raises(LakeError, match="is of a part of history .tenant globex."):
             await promote(lake, part, its, url=url)
@@ -451,8 +468,14 @@ def _filled(url: str, lake: Lake, rng: random.Random) -> None:
         async with trade.going_on():
             made = await asyncio.to_thread(replay, lake, subject, url=url)
             assert made.number == 1, "the first one of a projection that had none"
+            await its.pause("worth")
+            await trade.buy(5)
+            with pytest.raises(LakeError, match="events behind after 0.1 s"):
+                await promote(lake, made, its, url=url, within=0, patience=0.1)
+            assert await its.get_projection("worth", *BASKETS[0]) is None, "nobody sees it before it is level"
+            await its.resume("worth")
             done = await promote(lake, made, its, url=url)
-            assert (done.number, done.before) == (1, 1)
+            assert (done.number, done.before) == (1, 0)
         await trade.done("worth", "basket")
         found = await trade.states("worth")
         assert {key: Worth.decode(state).total for key, (_, state) in found.items()} == {

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.functions import broadcast
 
 from toril.aggregate import Aggregate
+from toril.errors import InvalidValue
 from toril.events.errors import ConfigurationError
 from toril.lake.errors import LakeError
 from toril.lake.generations import Generation, read, remove
@@ -71,7 +72,7 @@ class Promoted:
 
     number: int
     before: int
-    """Which generation readers saw before."""
+    """Which generation readers saw before; 0: none."""
     loaded: Loaded
 
 
@@ -126,6 +127,7 @@ async def load(
     """Bring the states of a generation to the live store, and let workers go on from its cut."""
     told = progress or Progress()
     refuse_part(generation)
+    await _refuse_other(generation, service)
     rows = read(lake, generation)
     counts = rows.selectExpr("count(1)", "count_if(failed_version IS NOT NULL)")
     ((count, failed),) = await asyncio.to_thread(counts.collect)
@@ -151,7 +153,7 @@ async def take_back(service: EventSourcingService, name: str) -> tuple[int, int]
     they saw.
     """
     standings = await service.generations.standings(name)
-    seen = next(one.number for one in standings if one.state == "current")
+    seen = next((one.number for one in standings if one.state == "current"), "none")
     saw = await service.generations.before(name)
     if not saw:
         raise LakeError(f"readers of {name} see generation {seen}, and saw none before it")
@@ -192,6 +194,27 @@ def refuse_part(generation: Generation) -> None:
         raise LakeError(
             f"generation {plan.number} of {plan.projection} is of a part of history ({plan.filters}): "
             "it can be looked at, and not be promoted"
+        )
+
+
+def refuse_other_log(generation: Generation, log: str) -> None:
+    """Refuse what was made of another log than the one whose live states are meant."""
+    plan = generation.plan
+    if plan.log != log:
+        raise InvalidValue(
+            "--log", log, f"generation {plan.number} of {plan.projection} was made of log {plan.log!r}"
+        )
+
+
+async def _refuse_other(generation: Generation, service: EventSourcingService) -> None:
+    """Refuse what has the number of a generation that the live store knows, and is another one."""
+    plan = generation.plan
+    standing = await service.generations.ready(_name(generation), plan.number)
+    if any(plan.cut.get(str(place)) != (at.ordinal, at.id) for place, at in standing.cut.items()):
+        raise LakeError(
+            f"generation {plan.number} of {plan.projection} has another cut here than the one that the "
+            "live store keeps a place for: that is of another lake, or this one was only to be looked at; "
+            "promote that one, or replay again"
         )
 
 

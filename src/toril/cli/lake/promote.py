@@ -29,7 +29,7 @@ from toril.errors import InvalidValue, TorilError
 from toril.lake.generations import Generation, find, latest
 from toril.lake.lake import Lake
 from toril.lake.promote import Progress as Told
-from toril.lake.promote import Promoted, refuse_part, take_back
+from toril.lake.promote import Promoted, refuse_other_log, refuse_part, take_back
 from toril.lake.promote import promote as promoted
 from toril.lake.runs import Runs
 from toril.lake.subjects import Subject
@@ -96,6 +96,7 @@ def promote(
     with opened(path, master, name="toril lake promote", quiet=as_lines) as lake:
         chosen = _chosen(lake, subject, generation)
         refuse_part(chosen)
+        refuse_other_log(chosen, where.log)
         asyncio.run(make_sure("promote", _question(chosen), yes))
         arguments = {"projection": subject.processor, "generation": chosen.number, "within": within}
         with (
@@ -112,7 +113,7 @@ def promote(
         Text.assemble(
             "readers of ",
             (one_line(subject.processor), "bold"),
-            f" see generation {done.number}; before, they saw {done.before}",
+            f" see generation {done.number}; before, they saw {done.before or 'none'}",
         )
     )
     note(

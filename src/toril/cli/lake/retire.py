@@ -25,6 +25,7 @@ from toril.cli.times import whole
 from toril.errors import InvalidValue
 from toril.lake.generations import FOLDER, Generation, look
 from toril.lake.lake import Lake
+from toril.lake.promote import refuse_other_log
 from toril.lake.promote import retire as retired
 from toril.lake.runs import OneRun, Runs
 from toril.lake.subjects import Subject
@@ -66,6 +67,8 @@ def retire(
     ):
         lake.check(EVENTS)  # of a generation that is live as well, the states in the lake would stay
         kept = look(lake, subject.processor, generation)
+        if kept is not None and where.sourcing is not None:
+            refuse_other_log(kept, where.log)
         gone = asyncio.run(_retire(where, subject, lake, kept, generation, clickhouse, yes, quiet=as_lines))
     if as_lines:
         as_json({"projection": subject.processor, "retired": generation, "live_states": gone}, indent=None)
