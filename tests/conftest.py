@@ -73,12 +73,18 @@ ALONE = ("test_cluster.py", "test_exactly_once.py")
 """Files of the lake's tests whose Spark is another one."""
 
 
+def shares_spark(nodeid: str) -> bool:
+    """Whether a test is one of those that run in the same process, with the same Spark."""
+    file = nodeid.partition("::")[0]
+    return file.startswith(LAKE) and not file.endswith(ALONE)
+
+
 class ByFile(LoadFileScheduling):  # type: ignore[misc]
     """A file's tests run in one process; and those that share a Spark in one, where it is warm."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return LAKE if file.startswith(LAKE) and not file.endswith(ALONE) else file
+        return LAKE if shares_spark(nodeid) else file
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -94,8 +100,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test that carries a promise's name is marked, so that ``make storm`` finds it.
 
-    Files with such tests, or with one that has a time of its own, come first: they are the long ones, and one
-    that is begun last is waited for.
+    What takes longest comes first, as what is begun last is waited for: those that share a Spark, then files
+    with such tests, or with one that has a time of its own.
     """
     for item in items:
         if any(promise in item.name for promise in PROMISES):
@@ -105,7 +111,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items
         if item.get_closest_marker("promise") or item.get_closest_marker("timeout")
     }
-    items.sort(key=lambda item: item.path not in long)
+    items.sort(key=lambda item: (not shares_spark(item.nodeid), item.path not in long))
     if others := set(left_out(items)):
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)
