@@ -98,6 +98,7 @@ def test_tenant_walls_nothing_of_an_erased_tenant_is_found_in_any_file(lake: Lak
     }
     rest = lake.read(begun).localCheckpoint()
     records = {table.name: lake.last(table) for table in (EVENTS, SUMS)}
+    identity = lake.identity(EVENTS)
     cuts = [9] if SCALE <= 1 else list(range(1, 16))  # 9: files are gone, and the log is not yet
     told: list[tuple[int, int, str]] = []
 
@@ -123,6 +124,7 @@ def test_tenant_walls_nothing_of_an_erased_tenant_is_found_in_any_file(lake: Lak
     assert find(lake, "p/q", 4).state == "retired"
     lake.append(rest, begun, Record(batch=2))
     assert lake.read(begun).isEmpty()
+    assert lake.identity(EVENTS) == identity
     for table in (EVENTS, SUMS):
         assert sorted(map(str, lake.read(table).collect())) == before[table.name]
         assert DeltaTable(lake.place(table)).to_pyarrow_table().num_rows == len(before[table.name])

@@ -187,7 +187,9 @@ async def test_a_retired_reader_is_gone(redis: Connection) -> None:
     log, store = await only_partition(redis)
     done = await log.append(order(1), [b"x"])
     async with log.reader("r") as reader:
+        assert [await log.keep_in("r", copy) for copy in ("first", "second")] == ["first", "first"]
         assert await log.retire("r") is True
+        assert await log.kept_in("r") is None
         assert await log.retire("r") is False
         with pytest.raises(ReaderGone):
             await reader.commit(store.partition, done.position)

@@ -122,6 +122,9 @@ class EventsStep(Step):
         self.most = most
         self.until = until
         self._door: Door | None = None
+        self._identity = ""
+        self._is_known = False
+        """Whether the log was last found to be archived by this lake: else its floors are another's."""
         self._seen: Marks | None = None
         """How far the table was when it was last looked at. It only saves a look."""
 
@@ -142,6 +145,7 @@ class EventsStep(Step):
         if self._door is None:
             door = Door(self.url, self.log)
             self._door = door.__enter__()
+        self._identity = lake.identity(EVENTS)
         self._begin(lake)
 
     def close(self, lake: Lake) -> None:
@@ -150,8 +154,9 @@ class EventsStep(Step):
         if door is None:
             return
         try:
-            standing = door.do(self._floors(door).standing())
-            self._follow(lake, door, lake.wrote(EVENTS), standing)
+            if self._is_known:
+                standing = door.do(self._floors(door).standing())
+                self._follow(lake, door, lake.wrote(EVENTS), standing)
         finally:
             door.close()
 
@@ -210,8 +215,14 @@ class EventsStep(Step):
         """What the table has recorded, and from where the log is read on."""
         door = self._opened()
         floors = self._floors(door)
+        self._is_known = False
         # In this order: what another process archives in between moves the table past its floors, not before.
         standing = door.do(floors.standing())
+        if door.do(door.log.keep_in(self.group, self._identity)) != self._identity:
+            raise LakeError(
+                f"log {self.log!r} is archived as {self.group!r}, and not in {lake.place(EVENTS)}: it was "
+                f"another lake. {self._ways_on()}"
+            )
         wrote = lake.wrote(EVENTS)
         have = wrote.record
         after: Marks = dict(have.positions)
@@ -223,8 +234,8 @@ class EventsStep(Step):
                 has = after.get(name, START)[0]
                 raise LakeError(
                     f"partition {name} of log {self.log!r} was archived as {self.group!r} up to entry "
-                    f"{ordinal:,}, and {lake.place(EVENTS)} has it up to {has:,}: it was another lake. "
-                    "Name that one, or another group"
+                    f"{ordinal:,}, and {lake.place(EVENTS)} has it up to {has:,}: it was another lake, or "
+                    f"this one was put back. {self._ways_on()}"
                 )
         lost = door.do(floors.lost(self._sound(after)))
         if 1 < len(after) == len(lost) and all(isinstance(one, SourceDiverged) for one in lost.values()):
@@ -233,8 +244,15 @@ class EventsStep(Step):
                 "it is another log"
             )
         self.stopped.update(lost)
+        self._is_known = True
         self._follow(lake, door, wrote, standing)
         return have, after
+
+    def _ways_on(self) -> str:
+        return (
+            "Name that one, or another group. Where it is gone for good, `toril log retire "
+            f"{self.log} {self.group}` lets this one begin with what the log still has"
+        )
 
     def _follow(self, lake: Lake, door: Door, wrote: Told, after: Marks) -> None:
         """Let the log go what the table has after some positions; what was erased of it is noted first."""

@@ -154,6 +154,10 @@ class Lake:
             )
         return detail
 
+    def identity(self, table: Table | str) -> str:
+        """What tells a table from all others, also from one that is made anew in its place: Delta's id of it."""
+        return str(self.detail(table)["id"])
+
     def _refuse_others_files(self, table: Table | str) -> None:
         """Delta would make a table around them, and a later clean-up would take them away."""
         try:

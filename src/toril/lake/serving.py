@@ -224,7 +224,7 @@ async def load(
         raise InvalidValue("table", table, f"one of {', '.join(KEYS)}")
     lake.check(table)
     name, keys = f"lake_{table}", KEYS[table]
-    source: str = lake.detail(table)["id"]
+    source = lake.identity(table)
     upto = lake.last(table).batch
     # After that: it has all of these batches. One more that it may have comes once more the next time.
     rows = lake.read(table, lake.version(table)).drop(*LEFT_OUT)

@@ -78,6 +78,11 @@ def check_reader(name: object) -> str:
     return name
 
 
+def kept_by(reader: str) -> str:
+    """The field of the log's ``meta`` that says which copy a reader keeps."""
+    return f"copy:{check_reader(reader)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Epoch:
     """A time in the life of a log with one number of partitions."""

@@ -25,6 +25,7 @@ from toril.log.layout import (
     check_partitions,
     check_reader,
     create_layout,
+    kept_by,
     read_layout,
 )
 from toril.log.reader import Reader, Start
@@ -449,10 +450,22 @@ class Log:
             check_reader(name)
         return Reader(self, name, start=start, partitions=partitions, page=page, silent=silent)
 
+    async def keep_in(self, reader: str, copy: str) -> str:
+        """Say which copy a reader keeps; the one that it keeps: what was said first, until it is retired."""
+        field = kept_by(reader)
+        await self.redis.command("HSETNX", self.keys.meta, field, copy, repeatable=True)
+        return await self.kept_in(reader) or copy
+
+    async def kept_in(self, reader: str) -> str | None:
+        """The copy that a reader keeps, where that was said."""
+        found = await self.redis.command("HGET", self.keys.meta, kept_by(reader))
+        return None if found is None else found.decode()
+
     async def retire(self, reader: str) -> bool:
         """Remove a reader and its floor for good; whether there was one."""
         check_reader(reader)
         await self.layout(anew=True)
+        await self.redis.command("HDEL", self.keys.meta, kept_by(reader), repeatable=True)
         return any(await self.each(lambda store: store.retire(reader)))
 
     # ------------------------------------------------------------------ upkeep

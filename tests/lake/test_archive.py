@@ -1,0 +1,156 @@
+"""The archive beside other lakes, other processes and trimming: its floors, and where it begins.
+
+The table is a list here, as what is looked at is the log; what Delta does is tested with Spark elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from tests.conftest import emptied
+from tests.lake.filling import Row, read, with_log
+from toril.aggregate import Aggregate
+from toril.lake import archive
+from toril.lake.archive import GROUP, EventsStep
+from toril.lake.errors import LakeError
+from toril.lake.lake import Lake, Record, Told
+from toril.lake.tables import Table
+from toril.log import Log, Retention
+from toril.testing import Server, standalone
+
+class Shelf:
+    """A lake that has ``events`` alone, in memory. Given another one, it is a copy of it."""
+
+    spark = None
+
+    def __init__(self, name: str, of: Shelf | None = None) -> None:
+        self.path = self.name = name
+        self.told = of.told if of else Told()
+        self.rows: list[Row] = list(of.rows) if of else []
+        self.identity_ = of.identity_ if of else name
+        self.looks: list[Callable[[], None]] = []
+        """What happens right after the next looks at it."""
+
+    @property
+    def lake(self) -> Lake:
+        return cast("Lake", self)
+
+    def place(self, table: Table) -> str:
+        return f"{self.name}/{table.name}"
+
+    def identity(self, _: Table) -> str:
+        return self.identity_
+
+    def check_all(self, _: Any) -> None: ...
+
+    def ensure(self, _: Table) -> None: ...
+
+    def wrote(self, _: Table) -> Told:
+        told = self.told
+        if self.looks:
+            self.looks.pop(0)()
+        return told
+
+    def last(self, table: Table) -> Record:
+        return self.wrote(table).record
+
+    def append(self, rows: list[Row], _: Table, record: Record) -> None:
+        if record.batch == self.told.record.batch + 1:
+            self.rows += rows
+            self.told = Told(record, rows=len(rows))
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        return sorted((row.partition, row.ordinal) for row in self.rows)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """One that trims to the entry."""
+    with standalone({"stream-node-max-entries": 1}) as made:
+        yield made
+
+
+@pytest.fixture
+def url(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A log of two partitions."""
+    monkeypatch.setattr(archive, "read_log", lambda _, url, __, after, upto: read(url, after, upto))
+    emptied(server)
+    with_log(server.url, lambda log: log.choose_retention(Retention.archived_by(GROUP)), partitions=2)
+    return server.url
+
+
+def append(url: str, *partitions: str, tenant: str = "acme", size: int = 10) -> None:
+    """An event into each of these partitions in turn."""
+
+    async def go(log: Log) -> None:
+        epoch = (await log.layout()).current
+        names: dict[str, Aggregate] = {}
+        for number in range(1000):
+            one = Aggregate(tenant, "thing", f"t{number}")
+            names.setdefault(str(epoch.of(one)), one)
+        for name in partitions:
+            await log.append(names[name], [b"x" * size])
+
+    with_log(url, go)
+
+
+def floors(url: str, group: str = GROUP) -> dict[str, int]:
+    async def look(log: Log) -> dict[str, int]:
+        return {str(one.partition): one.readers[group].position.ordinal for one in await log.standings()}
+
+    return with_log(url, look)
+
+
+def archived(shelf: Shelf, url: str, **how: Any) -> EventsStep:
+    """Archive all there is; the step that did."""
+    step = EventsStep(url, **how)
+    try:
+        step.prepare(shelf.lake)
+        while step.once(shelf.lake) is not None:
+            pass
+    finally:
+        step.close(shelf.lake)
+    return step
+
+
+def test_a_lake_that_is_refused_moves_no_floor(url: str) -> None:
+    """Neither in the partitions where it is behind nor in those where it is ahead of the one that is fed."""
+    append(url, *["00", "01"] * 5)
+    own = Shelf("own")
+    archived(own, url)
+    put_back = Shelf("put back", own)
+    append(url, "00", "00")
+    archived(own, url)
+    append(url, "01", "01")
+    archived(ahead := Shelf("ahead", own), url, group="staging")
+    ahead.told.record.positions["00"] = put_back.told.record.positions["00"]
+    stood = floors(url)
+    assert stood == {"00": 7, "01": 5}
+    with pytest.raises(LakeError, match="up to entry 7, and ahead/events has it up to 5"):
+        archived(ahead, url)
+    assert floors(url) == stood
+
+
+def test_another_lake_is_refused_however_far_it_is_until_the_name_is_retired(url: str) -> None:
+    append(url, *["00", "01"] * 5)
+    own, other = Shelf("own"), Shelf("other")
+    archived(own, url)
+    append(url, *["00", "01"] * 5)
+    archived(other, url, group="staging")
+    stood = floors(url)
+    rule = rf"archived as '{GROUP}', and not in other/events: .* another group.* `toril log retire log {GROUP}`"
+    with pytest.raises(LakeError, match=rule):
+        archived(other, url)
+    assert floors(url) == stood
+    archived(Shelf("moved", own), url)
+    assert floors(url) == {"00": 10, "01": 10}
+    with_log(url, lambda log: log.retire(GROUP))
+    anew = Shelf("own")
+    anew.identity_ = "made anew"
+    assert archived(anew, url).stopped == {}
+    with pytest.raises(LakeError, match="another lake"):
+        archived(own, url)
