@@ -15,10 +15,12 @@ from tests.lake.filling import Row, read, with_log
 from toril.aggregate import Aggregate
 from toril.lake import archive
 from toril.lake.archive import GROUP, EventsStep
+from toril.lake.erasures import Stretch, erased_in
 from toril.lake.errors import LakeError
 from toril.lake.lake import Lake, Record, Told
+from toril.lake.source import Door
 from toril.lake.tables import Table
-from toril.log import Log, Retention
+from toril.log import GapFound, Log, Partition, Retention
 from toril.testing import Server, standalone
 
 class Shelf:
@@ -154,3 +156,57 @@ def test_another_lake_is_refused_however_far_it_is_until_the_name_is_retired(url
     assert archived(anew, url).stopped == {}
     with pytest.raises(LakeError, match="another lake"):
         archived(own, url)
+
+
+@pytest.mark.parametrize("when", ["beginning", "bounding", "reading"])
+def test_what_another_run_archives_and_the_log_trims_meanwhile_is_not_lost(
+    url: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(url, *["00", "01"] * 5)
+    archived(shelf := Shelf("own"), url)
+    append(url, *["00", "01"] * 10)
+    others: list[int] = []
+
+    def another() -> None:
+        """Once, another run is quicker, and then the log is trimmed."""
+        if not others:
+            others.append(0)
+            archived(shelf, url)
+            others[0] = with_log(url, lambda log: log.trim()).removed
+            append(url, *["00", "01"] * 10)
+
+    if when == "beginning":
+        shelf.looks.append(another)
+    else:
+        where, name = (Door, "next_batch") if when == "bounding" else (archive, "read_log")
+        does = getattr(where, name)
+        monkeypatch.setattr(where, name, lambda *given: (another(), does(*given))[1])
+    step = archived(shelf, url, most=7)
+    assert others == [30]
+    assert step.stopped == {}
+    assert shelf.places == [(name, ordinal) for name in ("00", "01") for ordinal in range(1, 26)]
+
+
+def test_what_is_missing_for_good_ends_it_with_what_is_missing(url: str) -> None:
+    append(url, *["00"] * 6)
+
+    async def remove(log: Log) -> None:
+        store = log.store(Partition(1, 0))
+        await log.redis.command("XDEL", store.keys.entries, (await store.page("0-0", 3))[-1].id)
+
+    with_log(url, remove)
+    with pytest.raises(GapFound, match="partition 00: entry 3 is missing"):
+        archived(Shelf("own"), url)
+
+
+def test_erased_places_are_found_without_the_bodies_of_others(url: str) -> None:
+    """One of which may be trimmed just then."""
+    append(url, "00", "00", tenant="gone")
+    append(url, "00", size=100_000)
+
+    async def look(log: Log) -> list[Stretch]:
+        await log.erase_tenant("gone")
+        await log.redis.command("UNLINK", log.store(Partition(1, 0)).keys.blob("3"))
+        return await erased_in(log, {}, {"00": (3, "")})
+
+    assert with_log(url, look) == [Stretch(1, 0, 1, 2)]

@@ -22,7 +22,7 @@ from toril.lake.steps import Step
 from toril.lake.tables import EVENTS, Table
 from toril.log import Log, LogDiverged, Position
 from toril.log.entry import START
-from toril.log.errors import WrongPosition
+from toril.log.errors import GapFound, WrongPosition
 from toril.log.layout import check_reader
 from toril.log.store import PartitionStore
 
@@ -33,7 +33,7 @@ MOST = 250_000
 """Events that one batch has at most."""
 
 TRIES = 3
-"""How often a batch is begun that the log loses while it is read."""
+"""How often a batch is begun that leaves the log while it is read."""
 
 
 class Floors:
@@ -163,7 +163,7 @@ class EventsStep(Step):
     def once(self, lake: Lake, run: str = "") -> Record | None:
         """One batch of the log; None where the table has all there is, or all up to ``until``."""
         door = self._opened()
-        for _ in range(TRIES):
+        for left in reversed(range(TRIES)):
             tails = self._sound(self.until if self.until is not None else door.tails())
             if self._seen is not None and _are_same(self._seen, tails):
                 return None
@@ -184,16 +184,18 @@ class EventsStep(Step):
                 )
                 self.write(lake, read_log(lake.spark, self.url, self.log, after, upto), record)
             except Exception as problem:
-                # What was to be read is lost, which the table does not have: the log is looked at again.
-                if not isinstance(told(problem), SourceDiverged):
+                # What was to be read is gone: a failover has lost it, or another process has archived it and
+                # the log has let it go. All is looked at again.
+                gone = told(problem)
+                if not left or not isinstance(gone, (SourceDiverged, GapFound)):
                     raise
-                if self.until is not None:
+                if self.until is not None and isinstance(gone, SourceDiverged):
                     self.until = door.tails()
                 continue
             wrote = lake.wrote(EVENTS)  # which another process may have written
             self._follow(lake, door, wrote, after)
             return wrote.record
-        raise SourceDiverged(f"log {self.log!r} has lost entries {TRIES} times while it was read")
+        raise AssertionError("unreachable")
 
     def write(self, lake: Lake, rows: DataFrame, record: Record) -> None:
         """Append them."""
@@ -238,6 +240,9 @@ class EventsStep(Step):
                     f"this one was put back. {self._ways_on()}"
                 )
         lost = door.do(floors.lost(self._sound(after)))
+        if lost and lake.last(EVENTS).batch != have.batch:
+            # Another process has archived that meanwhile, and the log has let it go.
+            return self._begin(lake)
         if 1 < len(after) == len(lost) and all(isinstance(one, SourceDiverged) for one in lost.values()):
             raise SourceDiverged(
                 f"log {self.log!r} has nothing of what {lake.place(EVENTS)} was archived from: "

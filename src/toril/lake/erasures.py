@@ -35,7 +35,7 @@ ERASURES = Table(
 """Holes that must be: the audit does not take them for lost events."""
 
 ATTEMPTS = 10
-PAGE = 1000
+PAGE = 200
 
 
 class Stretch(NamedTuple):
@@ -80,7 +80,7 @@ async def erased_in(
         first, at = after.get(name, (0, "0-0"))
         partition = Partition.parse(name)
         store = log.store(partition)
-        while first < last and (page := await store.page(at, PAGE)):
+        while first < last and (page := await store.places(at, PAGE)):
             for entry in page:
                 if entry.erased and entry.ordinal <= last:
                     _add(found, partition, entry.ordinal)

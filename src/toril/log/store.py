@@ -233,6 +233,11 @@ class PartitionStore:
             await self._redis.command("XRANGE", self.keys.entries, f"({after}", "+", "COUNT", most)
         )
 
+    async def places(self, after: str, most: int) -> list[Entry]:
+        """The same without the bodies that are kept outside the stream, which may be trimmed meanwhile."""
+        raw = await self._redis.command("XRANGE", self.keys.entries, f"({after}", "+", "COUNT", most)
+        return decode(self.partition, raw)[0]
+
     async def page_back(self, last: str, most: int) -> list[Entry]:
         """The entries up to an id and with it, the last one first."""
         return await self._decoded(
