@@ -210,3 +210,42 @@ def test_erased_places_are_found_without_the_bodies_of_others(url: str) -> None:
         return await erased_in(log, {}, {"00": (3, "")})
 
     assert with_log(url, look) == [Stretch(1, 0, 1, 2)]
+
+
+def test_a_log_whose_epochs_were_removed_is_archived_from_what_there_is(url: str) -> None:
+    """Before there was an archive; because one was empty; and just when it is looked at."""
+
+    async def read_and_resize(log: Log, *partitions: int) -> None:
+        async with log.reader("else") as reader:
+            for count in partitions:
+                await log.resize(count)
+            async for batch in reader.until_now():
+                await batch.done()
+
+    async def remove(log: Log) -> int:
+        await log.trim()
+        removed = 0
+        while await log.drop_epoch():
+            removed += 1
+        return removed
+
+    append(url, *["00", "01"] * 5)
+    with_log(url, lambda log: log.choose_retention(Retention.archived_by("else")))
+    with_log(url, lambda log: read_and_resize(log, 3))
+    assert with_log(url, remove) == 1
+    append(url, "2:00", "2:01")
+    shelf = Shelf("own")
+    assert archived(shelf, url).stopped == {}
+    record = shelf.told.record
+    assert (shelf.places, record.began) == ([("2:00", 1), ("2:01", 1)], {})
+    assert {name: ordinal for name, (ordinal, _) in record.positions.items()} == {"2:00": 1, "2:01": 1}
+    with_log(url, lambda log: read_and_resize(log, 4, 2))
+    archived(shelf, url)
+    shelf.looks.append(lambda: removed.append(with_log(url, remove)))
+    removed: list[int] = []
+    append(url, "4:01")
+    assert archived(shelf, url).stopped == {}
+    assert removed == [2]
+    append(url, "4:00")
+    assert archived(shelf, url).stopped == {}
+    assert shelf.places == [("2:00", 1), ("2:01", 1), ("4:00", 1), ("4:01", 1)]

@@ -91,7 +91,9 @@ class Floors:
 
         there = (await self._log.layout()).partitions()
         await self._log.each(check, [one for one in there if str(one) in positions])
-        return found
+        if found:  # an epoch that was read to its end may have been removed meanwhile
+            there = (await self._log.layout(anew=True)).partitions()
+        return {str(one): found[str(one)] for one in there if str(one) in found}
 
 
 class EventsStep(Step):
@@ -175,11 +177,12 @@ class EventsStep(Step):
                 upto = door.next_batch(after, self.most, tails)
                 if between(after, upto) == 0:
                     return None
+                began = {name: at[0] for name, at in after.items() if at[0]}
                 record = Record(
                     batch=have.batch + 1,
-                    positions={**have.positions, **upto},
+                    positions={**have.positions, **{name: at for name, at in upto.items() if at[0]}},
                     # By its places: an erasure may have taken a number before anything was archived.
-                    began=have.began if have.positions else {name: at[0] for name, at in after.items()},
+                    began=have.began if have.positions else began,
                     run=run,
                 )
                 self.write(lake, read_log(lake.spark, self.url, self.log, after, upto), record)
@@ -229,9 +232,8 @@ class EventsStep(Step):
         have = wrote.record
         after: Marks = dict(have.positions)
         for name, (ordinal, entry_id) in standing.items():
-            if entry_id == START.id:  # it was never moved
-                if ordinal and name not in after:  # the log had been trimmed before there was an archive
-                    after[name] = (ordinal, entry_id)
+            if entry_id == START.id:  # it was never moved: from there, whatever was removed before it
+                after.setdefault(name, (ordinal, entry_id))
             elif ordinal > after.get(name, START)[0]:
                 has = after.get(name, START)[0]
                 raise LakeError(
@@ -243,7 +245,8 @@ class EventsStep(Step):
         if lost and lake.last(EVENTS).batch != have.batch:
             # Another process has archived that meanwhile, and the log has let it go.
             return self._begin(lake)
-        if 1 < len(after) == len(lost) and all(isinstance(one, SourceDiverged) for one in lost.values()):
+        begun = [name for name, at in after.items() if at[0]]
+        if 1 < len(begun) == len(lost) and all(isinstance(one, SourceDiverged) for one in lost.values()):
             raise SourceDiverged(
                 f"log {self.log!r} has nothing of what {lake.place(EVENTS)} was archived from: "
                 "it is another log"
