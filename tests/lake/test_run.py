@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from click.testing import CliRunner
@@ -23,7 +23,7 @@ from toril.lake.archive import GROUP, EventsStep
 from toril.lake.errors import LakeError, NoRoom, OtherWriter
 from toril.lake.lake import Lake, Record
 from toril.lake.problems import explained, no_room, passing
-from toril.lake.run import Failed, LeftAlone, News, Retries, Run, Wrote
+from toril.lake.run import Failed, LeftAlone, Line, News, Retries, Run, Wrote
 from toril.lake.runs import Runs
 from toril.lake.source import tails
 from toril.lake.steps import Step
@@ -299,6 +299,26 @@ def test_a_full_disk_ends_what_is_to_end_and_other_problems_are_none() -> None:
     assert no_room(PySparkException("Caused by: java.io.IOException: No space left on device"))
     assert not no_room(PySparkException("Caused by: java.io.IOException: Permission denied"))
     assert not no_room(LakeError("it does not work"))
+
+
+def test_problems_of_each_kind_are_counted_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a failover took: what nobody knows of is tried again as often as ever."""
+    monkeypatch.setattr("toril.lake.run.FIRST_REST", 0.0)
+    problems: list[Exception] = []
+
+    def work() -> str:
+        if problems:
+            raise problems.pop(0)
+        return "done"
+
+    run = Run(cast("Lake", None), [])
+    a_task = PySparkException("a task has died")
+    problems += [OtherWriter("another was first")] * 3 + [a_task] * 2
+    assert run._patiently(Line(Broken(0)), work) == "done"
+    problems += [a_task, OtherWriter("another was first"), a_task, a_task]
+    with pytest.raises(PySparkException):
+        run._patiently(Line(Broken(0)), work)
+    assert problems == []
 
 
 FULL = "No space left on device"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
@@ -25,6 +26,9 @@ from toril.lake.source import between
 from toril.lake.steps import Step
 
 T = TypeVar("T")
+
+Kind = Callable[[BaseException], bool]
+"""A kind of problem: whether one is of it."""
 
 LOOK_AT_LOG = 1.0
 """Seconds after which the log is looked at for news."""
@@ -228,30 +232,26 @@ class Run:
 
     def _patiently(self, line: Line, what: Callable[[], T]) -> T:
         """Do something; where it fails in a way that may pass, again and again. Each time is told."""
-        tries = 0
+        # Of each kind by itself: a night of failovers says nothing of what comes after it.
+        tries: Counter[Kind | None] = Counter()
         while True:
             try:
                 return what()
             except Exception as problem:
-                tries += 1
-                if self._stop.is_set() or tries >= self._most_tries(problem):
+                kind = next((one for one in (passing, no_room, unknown) if one(problem)), None)
+                tries[kind] += 1
+                if self._stop.is_set() or tries[kind] >= self._most_tries(kind):
                     raise
-                rest = self._rest(problem, tries)
+                rest = _rest(kind, tries[kind])
                 self._told(Retries(line.name, one_line(problem), rest))
                 self._stop.wait(rest)
 
-    def _most_tries(self, problem: Exception) -> float:
-        if passing(problem):
+    def _most_tries(self, kind: Kind | None) -> float:
+        if kind is passing:
             return TRIES_ONCE if self._once else math.inf
-        if no_room(problem):
+        if kind is no_room:
             return 1 if self._once else math.inf
-        return TRIES_UNKNOWN if unknown(problem) else 1
-
-    def _rest(self, problem: Exception, tries: int) -> float:
-        """How long to wait after so many tries. 2 to the power of all tries of a long night has no float."""
-        if no_room(problem):
-            return LONGEST_REST
-        return min(LONGEST_REST, FIRST_REST * 2.0 ** min(tries - 1, 20))
+        return TRIES_UNKNOWN if kind is unknown else 1
 
     def _wrote(self, line: Line, record: Record, seconds: float) -> int:
         events = between(line.record.positions, record.positions)
@@ -284,6 +284,13 @@ class Run:
         for other in self.lines:
             if self._source(other) is line:
                 other.news.set()
+
+
+def _rest(kind: Kind | None, tries: int) -> float:
+    """How long to wait after so many tries. 2 to the power of all tries of a long night has no float."""
+    if kind is no_room:
+        return LONGEST_REST
+    return min(LONGEST_REST, FIRST_REST * 2.0 ** min(tries - 1, 20))
 
 
 def own_session(spark: SparkSession, name: str) -> SparkSession:
