@@ -13,15 +13,17 @@ import pytest
 from tests.conftest import emptied
 from tests.lake.filling import Row, read, with_log
 from toril.aggregate import Aggregate
-from toril.lake import archive
+from toril.errors import InvalidValue
+from toril.lake import archive, rewind
 from toril.lake.archive import GROUP, EventsStep
 from toril.lake.erasures import Stretch, erased_in
 from toril.lake.errors import LakeError
 from toril.lake.lake import Lake, Record, Told
 from toril.lake.source import Door
 from toril.lake.tables import Table
-from toril.log import GapFound, Log, Partition, Retention
+from toril.log import GapFound, Log, Partition, Position, Retention
 from toril.testing import Server, standalone
+
 
 class Shelf:
     """A lake that has ``events`` alone, in memory. Given another one, it is a copy of it."""
@@ -144,7 +146,7 @@ def test_another_lake_is_refused_however_far_it_is_until_the_name_is_retired(url
     append(url, *["00", "01"] * 5)
     archived(other, url, group="staging")
     stood = floors(url)
-    rule = rf"archived as '{GROUP}', and not in other/events: .* another group.* `toril log retire log {GROUP}`"
+    rule = rf"as '{GROUP}', and not in other/events: .* another group.* `toril log retire log {GROUP}`"
     with pytest.raises(LakeError, match=rule):
         archived(other, url)
     assert floors(url) == stood
@@ -249,3 +251,66 @@ def test_a_log_whose_epochs_were_removed_is_archived_from_what_there_is(url: str
     append(url, "4:00")
     assert archived(shelf, url).stopped == {}
     assert shelf.places == [("2:00", 1), ("2:01", 1), ("4:00", 1), ("4:01", 1)]
+
+
+def test_a_rewind_goes_back_to_no_place_that_the_archive_could_not_go_on_from(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies before its floor needs no row, as of an erased tenant; what was trimmed never had one."""
+
+    def places_from(shelf: Shelf, partition: Partition, ordinal: int) -> Iterator[tuple[int, str]]:
+        rows = [row for row in shelf.rows if row.partition == str(partition) and row.ordinal >= ordinal]
+        return iter(sorted(((row.ordinal, row.entry_id) for row in rows), reverse=True))
+
+    monkeypatch.setattr(rewind, "_places_from", places_from)
+    shelf = Shelf("own")
+
+    async def trim_all(log: Log) -> None:
+        await log.choose_retention(Retention.archived_by("else"))
+        async with log.reader("else") as reader:
+            async for batch in reader.until_now():
+                await batch.done()
+        await log.trim()
+        await log.keep_in("else", "another lake")
+
+    async def readers(log: Log, one: Partition) -> list[bytes]:
+        return list(await log.redis.command("HGETALL", log.store(one).keys.readers))
+
+    async def fail_over(log: Log, one: Partition, then: list[bytes], lost: int) -> None:
+        """What a replica is like that had these readers, and had not received so many entries."""
+        keys, gone = log.store(one).keys, await log.store(one).page_back("+", lost)
+        await log.redis.command("XDEL", keys.entries, *(entry.id for entry in gone))
+        await log.redis.command("HSET", keys.head, "ordinal", gone[-1].ordinal - 1)
+        await log.redis.command("HSET", keys.readers, *then)
+
+    def lose_and_rewind(name: str, lost: int) -> Position:
+        one = Partition.parse(name)
+        then = with_log(url, lambda log: readers(log, one))
+        append(url, *[name] * lost)
+        archived(shelf, url)
+        with_log(url, lambda log: fail_over(log, one, then, lost))
+        append(url, name, name)
+        assert list(archived(shelf, url).stopped) == [name]
+        with Door(url, "log") as door:
+            for group, rule in (("typo", "readers: else, lake/archive"), ("else", "is another lake's")):
+                with pytest.raises(InvalidValue, match=rule):
+                    rewind._last_common(shelf.lake, door, one, group)
+            to = rewind._last_common(shelf.lake, door, one, GROUP)
+        shelf.rows = [row for row in shelf.rows if row.partition != name or row.ordinal <= to.ordinal]
+        positions = {**shelf.told.record.positions, name: (to.ordinal, to.id)}
+        shelf.told = Told(Record(batch=shelf.told.record.batch + 1, positions=positions))
+        assert archived(shelf, url).stopped == {}
+        return to
+
+    append(url, *["01"] * 6)
+    with_log(url, trim_all)
+    append(url, *["00"] * 7)
+    append(url, *["00"] * 3, tenant="gone")
+    archived(shelf, url)
+    with_log(url, lambda log: log.erase_tenant("gone"))
+    shelf.rows = [row for row in shelf.rows if not row.key.startswith("gone:")]
+    assert lose_and_rewind("00", 3).ordinal == 10
+    assert lose_and_rewind("01", 3) == (6, "0-0")
+    there = [("00", ordinal) for ordinal in (*range(1, 8), 11, 12)]
+    assert shelf.places == [*there, ("01", 7), ("01", 8)]
+    assert floors(url) == {"00": 12, "01": 8}

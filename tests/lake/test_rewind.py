@@ -104,6 +104,8 @@ def test_a_partition_that_a_failover_has_set_back_goes_on_after_a_rewind(
     sound = next(one for one in others.positions if one != name)
     with pytest.raises(LakeError, match=f"partition {sound} has lost nothing that the lake has"):
         rewind(lake, sound, url=url)
+    with pytest.raises(InvalidValue, match="group 'staging' .*one of its readers: lake/archive"):
+        rewind(lake, name, url=url, group="staging")
     runs = Runs(lake)
     run = runs.begin("run", {})
     with pytest.raises(LakeError, match=f"run {run.run} is under way"):

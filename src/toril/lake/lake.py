@@ -155,7 +155,7 @@ class Lake:
         return detail
 
     def identity(self, table: Table | str) -> str:
-        """What tells a table from all others, also from one that is made anew in its place: Delta's id of it."""
+        """What tells a table from all others, and from one that is made anew in its place: Delta's id."""
         return str(self.detail(table)["id"])
 
     def _refuse_others_files(self, table: Table | str) -> None:

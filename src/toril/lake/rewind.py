@@ -74,12 +74,19 @@ class Rewound:
 
 
 def rewind(
-    lake: Lake, partition: str, *, url: str | None, log: str = "log", force: bool = False, run: str = ""
+    lake: Lake,
+    partition: str,
+    *,
+    url: str | None,
+    log: str = "log",
+    group: str = GROUP,
+    force: bool = False,
+    run: str = "",
 ) -> Rewound:
     """Take a partition back to the last entry that log and lake both have. See the module's text.
 
-    ``force``: whoever asks knows that nothing is under way, whatever the table ``runs`` says. ``run``: what
-    this is called there itself.
+    ``group``: the archive's name in the log. ``force``: whoever asks knows that nothing is under way,
+    whatever the table ``runs`` says. ``run``: what this is called there itself.
     """
     files = files_of(lake)  # first: where they cannot be reached, nothing is begun
     lake.check_all()
@@ -92,10 +99,10 @@ def rewind(
         raise InvalidValue("partition", partition, f"one that the lake has events of: {there}")
     with Door(url, log) as door:
         at = have.positions[partition]
-        problem = door.do(Floors(door.log, GROUP).lost({partition: at})).get(partition)
+        problem = door.do(Floors(door.log, group).lost({partition: at})).get(partition)
         if not isinstance(problem, SourceDiverged):
             raise LakeError(f"partition {partition} has lost nothing that the lake has (nothing was changed)")
-        to = _last_common(lake, door, Partition.parse(partition))
+        to = _last_common(lake, door, Partition.parse(partition), group)
     after = f"{_of(partition)} AND ordinal > {to.ordinal}"
     with_them = _with_them(lake, partition, to)
     made = Rewound(partition=partition, to=to, lost=_copy(lake, after), generations=with_them)
@@ -140,16 +147,37 @@ def _of(partition: str) -> str:
     return f"log_epoch = {epoch} AND log_partition = {number}"
 
 
-def _last_common(lake: Lake, door: Door, partition: Partition) -> Position:
-    """The last entry that log and lake both have. What was trimmed had been archived before."""
-    trimmed = door.do(door.log.store(partition).look()).trimmed
-    rows = lake.read(EVENTS).where(_of(str(partition))).select("ordinal", "entry_id")
-    there: Iterator[tuple[int, str]] = iter(rows.orderBy(desc("ordinal")).toLocalIterator())
-    while some := list(islice(there, AT_ONCE)):
-        for (ordinal, ident), has in zip(some, door.do(_has(door.log, partition, some)), strict=True):
-            if has or ordinal <= trimmed:
+def _last_common(lake: Lake, door: Door, partition: Partition, group: str) -> Position:
+    """The last entry that log and lake both have.
+
+    It is never before the archive's floor, which was moved to what both had: there may be no row of that, as
+    its tenant was erased. Nor is it in what was trimmed, of which the lake has all that it can have.
+    """
+    standing = door.do(door.log.store(partition).look())
+    if group not in standing.readers:
+        there = ", ".join(sorted(standing.readers)) or "none"
+        raise InvalidValue("group", group, f"the archive's name in the log, one of its readers: {there}")
+    floor, trimmed = standing.readers[group].position, Position(standing.trimmed, START.id)
+    has = lake.last(EVENTS).positions[str(partition)][0]
+    if floor.ordinal > has or door.do(door.log.kept_in(group)) not in (None, lake.identity(EVENTS)):
+        rule = f"the name under which {lake.place(EVENTS)} is fed: that is another lake's"
+        raise InvalidValue("group", group, rule)
+    least = floor if floor.ordinal >= trimmed.ordinal else trimmed
+    places = _places_from(lake, partition, least.ordinal)
+    while some := list(islice(places, AT_ONCE)):
+        for (ordinal, ident), both in zip(some, door.do(_has(door.log, partition, some)), strict=True):
+            if both or ordinal <= trimmed.ordinal:
                 return Position(ordinal, ident)
-    return START
+    return least
+
+
+def _places_from(lake: Lake, partition: Partition, ordinal: int) -> Iterator[tuple[int, str]]:
+    """Where the lake has events from an ordinal on, the last one first."""
+    rows = lake.read(EVENTS).where(f"{_of(str(partition))} AND ordinal >= {ordinal}")
+    found: Iterator[tuple[int, str]] = iter(
+        rows.select("ordinal", "entry_id").orderBy(desc("ordinal")).toLocalIterator()
+    )
+    return found
 
 
 async def _has(log: Log, partition: Partition, places: Sequence[tuple[int, str]]) -> list[bool]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from toril.cli.careful import make_sure, yes_option
 from toril.cli.lake.projections import interruptible
-from toril.cli.lake.target import lake_options, log_option, opened, place, url_option
+from toril.cli.lake.target import group_option, lake_options, log_option, opened, place, url_option
 from toril.cli.lake.working import working
 from toril.cli.show import as_json, errors, note, say
 from toril.lake.rewind import LOST, Rewound
@@ -28,6 +28,7 @@ WARNING = (
 @click.argument("partition", metavar="PARTITION")
 @click.option("--force", is_flag=True, help="Although a command seems to write: it was killed elsewhere.")
 @yes_option
+@group_option
 @log_option
 @url_option
 @lake_options
@@ -35,6 +36,7 @@ def rewind(
     partition: str,
     force: bool,
     yes: bool,
+    group: str,
     log_name: str,
     url: str | None,
     path: str | None,
@@ -54,12 +56,12 @@ def rewind(
         interruptible("the same command finishes it"),
     ):
         lake.check(EVENTS)
-        given = {"partition": partition, "log": log_name, "force": force}
+        given = {"partition": partition, "log": log_name, "group": group, "force": force}
         with (
             Runs(lake).recorded("rewind", given) as run,
             working(lake.spark, "rewinding", quiet=as_lines),
         ):
-            done = take_back(lake, partition, url=url, log=log_name, force=force, run=run.run)
+            done = take_back(lake, partition, url=url, log=log_name, group=group, force=force, run=run.run)
             run.rows[LOST.name] = done.lost
     if as_lines:
         as_json({**asdict(done), "to": f"{done.to.ordinal}@{done.to.id}"}, indent=None)

@@ -14,11 +14,11 @@ import click
 from toril.cli.careful import INTERRUPTED
 from toril.cli.lake.progress import Shown
 from toril.cli.lake.projections import program, program_of_spans
-from toril.cli.lake.target import lake_options, log_option, opened, ui, url_option
+from toril.cli.lake.target import group_option, lake_options, log_option, opened, ui, url_option
 from toril.cli.show import as_json, complain, errors, note
 from toril.cli.times import parse_duration, whole
 from toril.errors import InvalidValue
-from toril.lake.archive import GROUP, MOST, EventsStep
+from toril.lake.archive import MOST, EventsStep
 from toril.lake.lake import Lake
 from toril.lake.rollups import RollupsStep
 from toril.lake.run import Failed, LeftAlone, News, Retries, Run
@@ -27,7 +27,6 @@ from toril.lake.source import Door
 from toril.lake.spans import SpansStep
 from toril.lake.steps import Step
 from toril.lake.summaries import SummariesStep
-from toril.log.layout import check_reader
 
 SAY_EVERY = 0.5
 """Seconds between two pictures of how far it is."""
@@ -42,10 +41,6 @@ def _report_every(ctx: click.Context, param: click.Parameter, value: str) -> flo
     if seconds < 1:
         raise InvalidValue("--report-every", value, "at least 1s")
     return seconds
-
-
-def _group(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001 - click's
-    return check_reader(value)
 
 
 @click.command()
@@ -74,13 +69,7 @@ def _group(ctx: click.Context, param: click.Parameter, value: str) -> str:  # no
     callback=whole("--most", 1, 10**9),
     help="Events in one batch of the archive, at most.",
 )
-@click.option(
-    "--group",
-    default=GROUP,
-    show_default=True,
-    callback=_group,
-    help="The archive's name in the log: 'toril log trim' may keep what it has not read.",
-)
+@group_option
 @program_of_spans
 @log_option
 @url_option

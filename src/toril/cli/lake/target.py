@@ -16,10 +16,12 @@ from pyspark.sql import SparkSession
 from toril.cli.show import note, one_line
 from toril.connection.embedded import default_home
 from toril.errors import InvalidValue
+from toril.lake.archive import GROUP
 from toril.lake.errors import SparkMissing
 from toril.lake.generations import FOLDER
 from toril.lake.lake import Lake
 from toril.lake.sessions import is_remote, session
+from toril.log.layout import check_reader
 
 LAKE_VARIABLE = "TORIL_LAKE"
 
@@ -66,6 +68,19 @@ json_option = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 url_option = click.option("--url", help="The server (default: TORIL_REDIS_URL, else the embedded one).")
 log_option = click.option(
     "--log", "log_name", metavar="LOG", default="log", show_default=True, help="The log."
+)
+
+
+def _group(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001 - click's
+    return check_reader(value)
+
+
+group_option = click.option(
+    "--group",
+    default=GROUP,
+    show_default=True,
+    callback=_group,
+    help="The archive's name in the log: 'toril log trim' may keep what it has not read.",
 )
 
 
