@@ -22,6 +22,7 @@ from toril.lake.lake import Lake, Record, Told
 from toril.lake.source import Door
 from toril.lake.tables import Table
 from toril.log import GapFound, Log, Partition, Position, Retention
+from toril.log.layout import kept_by
 from toril.testing import Server, standalone
 
 
@@ -134,9 +135,13 @@ def test_a_lake_that_is_refused_moves_no_floor(url: str) -> None:
     ahead.told.record.positions["00"] = put_back.told.record.positions["00"]
     stood = floors(url)
     assert stood == {"00": 7, "01": 5}
+    with_log(url, lambda log: log.redis.command("HDEL", log.keys.meta, kept_by(GROUP)))  # as of before
+    ahead.identity_ = "another one"
     with pytest.raises(LakeError, match="up to entry 7, and ahead/events has it up to 5"):
         archived(ahead, url)
     assert floors(url) == stood
+    archived(own, url)
+    assert floors(url) == {"00": 7, "01": 7}
 
 
 def test_another_lake_is_refused_however_far_it_is_until_the_name_is_retired(url: str) -> None:

@@ -223,11 +223,6 @@ class EventsStep(Step):
         self._is_known = False
         # In this order: what another process archives in between moves the table past its floors, not before.
         standing = door.do(floors.standing())
-        if door.do(door.log.keep_in(self.group, self._identity)) != self._identity:
-            raise LakeError(
-                f"log {self.log!r} is archived as {self.group!r}, and not in {lake.place(EVENTS)}: it was "
-                f"another lake. {self._ways_on()}"
-            )
         wrote = lake.wrote(EVENTS)
         have = wrote.record
         after: Marks = dict(have.positions)
@@ -241,6 +236,12 @@ class EventsStep(Step):
                     f"{ordinal:,}, and {lake.place(EVENTS)} has it up to {has:,}: it was another lake, or "
                     f"this one was put back. {self._ways_on()}"
                 )
+        # After that: a lake that cannot be it does not get the name.
+        if door.do(door.log.keep_in(self.group, self._identity)) != self._identity:
+            raise LakeError(
+                f"log {self.log!r} is archived as {self.group!r}, and not in {lake.place(EVENTS)}: it was "
+                f"another lake. {self._ways_on()}"
+            )
         lost = door.do(floors.lost(self._sound(after)))
         if lost and lake.last(EVENTS).batch != have.batch:
             # Another process has archived that meanwhile, and the log has let it go.
