@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.events.parts import NOTE, ODD, SPAN, TraceSummary, event, histories
+from toril.errors import InvalidValue
 from toril.events import (
     AnyEvent,
     ConfigurationError,
@@ -382,6 +383,12 @@ REFUSED: dict[str, Callable[[], object]] = {
 def test_a_field_that_cannot_work_is_refused(what: str) -> None:
     with pytest.raises(ConfigurationError):
         REFUSED[what]()
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_a_literal_that_no_event_can_hold_is_refused(number: float) -> None:
+    with pytest.raises(InvalidValue, match=f"literal.*{number}.*a finite number"):
+        Count(where=path("data.x") < number)
 
 
 def test_a_default_must_be_of_the_kind() -> None:

@@ -191,10 +191,20 @@ def times(number: int) -> Any:
     return lambda data: data * number
 
 
+def capped(most: int) -> Any:
+    class Capped(Sum[int]):
+        def combine(self, one: int, other: int) -> int:
+            return min(one + other, most)
+
+    return type("Plain", (DeclaredProjection,), {"name": "plain", "total": Capped("data.price")})
+
+
 def test_what_was_given_to_a_projection_and_its_upcasters_is_its_code() -> None:
     assert code_of(Weighed(1)).digest == code_of(Weighed()).digest != code_of(Weighed(2)).digest
     assert code_of(Plain).digest == code_of(Plain()).digest != code_of(Rounded).digest
     assert code_of(Rounded).digest == code_of(Rounded()).digest
+    digests = {code_of(one).digest for one in (Plain, capped(3), capped(3), capped(4))}
+    assert len(digests) == 3, "a field of a class of its own is what its code does"
 
     def through(*steps: Any) -> str:
         upcasters = Upcasters()

@@ -36,7 +36,9 @@ from toril.events import (
     size,
     text,
 )
+from toril.events.expressions import Evaluate, Path
 from toril.lake.engine import SPANS_TYPED, NotNative, compiled, encoded, engine_for, explain, folded, states
+from toril.lake.shown import with_shown
 from toril.lake.spans import spans_of
 from toril.pipelines.spans.aggregation import SettledTrace
 from toril.pipelines.spans.recording import SPAN_RECORDED
@@ -80,13 +82,10 @@ def test_parts_merged_are_what_one_piece_is(data: Data) -> None:
         *(f"{shown} AS `{name}`" for name, shown in native.show("a.").items()),
         f"{native.rest('a.')} AS rest",
     )
-    again = kept.selectExpr(
-        *("tenant", "trace_id", "version", "b"),
-        f"struct({', '.join(f'{made} AS `{n}`' for n, made in native.restored('', 'rest').items())}) AS a",
-    )
-    joined = again.selectExpr(
-        *("tenant", "trace_id", "version"), *(f"{made} AS `{n}`" for n, made in native.join("a", "b").items())
-    )
+    restored = (f"{made} AS {native.columns[n]}" for n, made in native.restored("", "rest").items())
+    again = kept.selectExpr("tenant", "trace_id", "version", "b", f"struct({', '.join(restored)}) AS a")
+    of_both = (f"{made} AS {native.columns[n]}" for n, made in native.join("a", "b").items())
+    joined = again.selectExpr("tenant", "trace_id", "version", *of_both)
     assert_same(live(TraceSummary, rows), collected(encoded(native, joined)))
 
 
@@ -251,9 +250,20 @@ def test_live_is_batch_for_projections_by_chance(data: Data) -> None:
 
 
 class Costs(DeclaredProjection):
+    """Some of its fields are called as columns are, or as each other but for case."""
+
     event_types = frozenset({SPAN_RECORDED})
     first_note = FirstBy(path("data", "attributes", "metadata"), str, order="version")
     spans = Count()
+    said = FirstPerKey(
+        {"failed": path("data.status").equals(2), "long": size("data.ai.input") > 3}, limit=2, most=9
+    )
+    events = Count(where=text(size("data.ai.output")).equals("2"))
+    tenant = SetOf("data.kind", int)
+    trace_id = Sum("data.status")
+    Spans = Flag(where=path("data.kind").equals(1))
+    aggregate_id = Minimum("data.end", int)
+    first_version = Maximum("data.start", int)
 
 
 def test_an_event_that_stops_its_aggregate_live_does_so_in_both_engines(data: Data) -> None:
@@ -271,6 +281,12 @@ def test_an_event_that_stops_its_aggregate_live_does_so_in_both_engines(data: Da
     assert all(row.failed_version == row.version + 1 for row in failed.values())
     assert "ProjectionError" in next(iter(failed.values())).failed
     assert_same(expected, collected(folded(Costs, events)))
+    # Names of columns have no case: what differs by that alone is in the state, and not beside it.
+    shown = with_shown(found, Costs)
+    names = sorted(set(Costs.fields) - {"spans", "Spans"})
+    assert sorted(shown.schema["shown"].dataType.fieldNames()) == names
+    row = shown.select("state", "shown").first()
+    assert row["shown"].aggregate_id == Costs.decode(bytes(row["state"])).aggregate_id
     found.unpersist()
 
 
@@ -359,6 +375,45 @@ class Everything(DeclaredProjection):
     events = Count()
 
 
+class Rounded(DeclaredProjection):
+    event_types = frozenset({SPAN_RECORDED})
+    spans = Count()
+
+    @classmethod
+    def apply(cls, state: Any, event: AnyEvent) -> Any:
+        return state if event.version % 2 else super().apply(state, event)
+
+
+class Largest(Sum[int]):
+    def combine(self, one: int, other: int) -> int:
+        return max(one, other)
+
+
+class Peak(DeclaredProjection):
+    event_types = frozenset({SPAN_RECORDED})
+    cost = Largest("data.ai.cost")
+
+
+class Longest(Count):
+    what = "longest"
+
+
+class Unknown(DeclaredProjection):
+    event_types = frozenset({SPAN_RECORDED})
+    length = Longest()
+
+
+class Doubled(Path, frozen=True):
+    def compiled(self) -> Evaluate:
+        inner = super().compiled()
+        return lambda event: inner(event) * 2
+
+
+class Costlier(DeclaredProjection):
+    event_types = frozenset({SPAN_RECORDED})
+    cost = Count(where=Doubled(("data", "ai", "cost")) > 3)
+
+
 @pytest.mark.parametrize(
     ("projection", "reason"),
     [
@@ -367,6 +422,10 @@ class Everything(DeclaredProjection):
         (Nested, "no column holds data.attributes.metadata.inner"),
         (Everything, "takes other events"),
         (SettledTrace, "takes other events"),
+        (Rounded, "its apply is its own"),
+        (Peak, "cost has Python in it"),
+        (Unknown, "length has Python in it"),
+        (Costlier, "cost has Python in it"),
     ],
 )
 def test_the_engine_is_chosen_from_the_class_and_says_why(projection: Any, reason: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar, overload
 
 from toril.events.errors import ConfigurationError, ProjectionError, StateUnreadable
 from toril.events.event import AnyEvent
-from toril.events.expressions import Evaluate, Value
+from toril.events.expressions import Evaluate, Value, is_own
 from toril.events.fields import KINDS, Field, checked
 from toril.events.projection import check_declaration, event_type_set, unwrap_state, wrap_state
 
@@ -68,7 +68,7 @@ class Derived(Generic[Shown]):
     @property
     def compilable(self) -> bool:
         """Whether an engine can compute it: whether it is an expression."""
-        return isinstance(self.value, Value)
+        return is_own(self) and isinstance(self.value, Value) and self.value.compilable
 
     def describe(self) -> dict[str, Any]:
         """The value as plain data, for an engine that compiles it."""
@@ -78,7 +78,7 @@ class Derived(Generic[Shown]):
             "name": self.name,
             "value": self.value.describe(),
             "kind": KINDS[self.kind],
-            "compilable": True,
+            "compilable": self.compilable,
         }
 
 

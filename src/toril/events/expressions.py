@@ -13,13 +13,14 @@ its own expression of it. Both must agree, so the rules are few:
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import msgspec
 
-from toril.events.errors import ConfigurationError, ProjectionError
+from toril.events.errors import ConfigurationError, ProjectionError, ValidationError
 
 Scalar = str | int | float | bool
 """What an expression can compare with."""
@@ -38,6 +39,13 @@ class Expression(msgspec.Struct, frozen=True, tag_field="expression"):
     def paths(self) -> frozenset[Path]:
         """All paths in it."""
         return frozenset()
+
+    @property
+    def compilable(self) -> bool:
+        """Whether an engine can compute it: whether all of it is of classes that one knows."""
+        parts = (getattr(self, name) for name in self.__struct_fields__)
+        inside = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
+        return is_own(self) and all(one.compilable for one in inside if isinstance(one, Expression))
 
     def describe(self) -> dict[str, Any]:
         """The expression as plain data, for an engine that compiles it."""
@@ -136,6 +144,8 @@ class Literal(Value, frozen=True, tag="literal"):
     def __post_init__(self) -> None:
         if not isinstance(self.value, str | int | float | bool):
             raise ConfigurationError(f"{self.value!r} is no literal: text, a number, True or False is")
+        if isinstance(self.value, float) and not math.isfinite(self.value):
+            raise ValidationError("literal", self.value, "a finite number: no event holds another")
 
     def compiled(self) -> Evaluate:
         value = self.value
@@ -286,6 +296,11 @@ def path(*names: str) -> Path:
 def literal(value: Scalar) -> Literal:
     """A value that is always the same."""
     return Literal(value)
+
+
+def is_own(made: object) -> bool:
+    """Whether it is of a class of this package: what another class does, no engine can know."""
+    return type(made).__module__.startswith(f"{__package__}.")
 
 
 def _value(thing: Value | Scalar) -> Value:

@@ -21,7 +21,7 @@ import msgspec
 from toril.events.computed import Members
 from toril.events.errors import ConfigurationError, ProjectionError
 from toril.events.event import AnyEvent
-from toril.events.expressions import Condition, Evaluate, Expression, Value, path
+from toril.events.expressions import Condition, Evaluate, Expression, Value, is_own, path
 from toril.events.projection import event_type_set
 
 Shown = TypeVar("Shown")
@@ -90,7 +90,7 @@ class Field(ABC, Generic[Shown]):
     @property
     def compilable(self) -> bool:
         """Whether an engine can compute it: whether there is no Python in it."""
-        return all(isinstance(source, Expression) for source in self._sources)
+        return is_own(self) and all(isinstance(one, Expression) and one.compilable for one in self._sources)
 
     def takes(self, event: AnyEvent) -> bool:
         """Whether it looks at this event at all."""

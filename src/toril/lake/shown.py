@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -74,7 +75,10 @@ def _kinds(projection: type[DeclaredProjection]) -> dict[str, _Kind]:
             case "set":
                 kind = _several(kind)
         made[field["name"]] = kind
-    return made | {one["name"]: _KINDS.get(one["kind"], _JSON) for one in said["derived"]}
+    made |= {one["name"]: _KINDS.get(one["kind"], _JSON) for one in said["derived"]}
+    # Names in a table have no case: of two that differ by it alone, nobody could ask for one.
+    same = Counter(name.lower() for name in made)
+    return {name: kind for name, kind in made.items() if same[name.lower()] == 1}
 
 
 def _several(kind: _Kind) -> _Kind:
@@ -85,7 +89,7 @@ def _several(kind: _Kind) -> _Kind:
 
 def _declared(projection: AnyProjection) -> type[DeclaredProjection] | None:
     found = projection if isinstance(projection, type) else None
-    return found if found is not None and issubclass(found, DeclaredProjection) and found.fields else None
+    return found if found is not None and issubclass(found, DeclaredProjection) and _kinds(found) else None
 
 
 def shown_columns(projection: AnyProjection) -> tuple[Column, ...]:

@@ -135,7 +135,8 @@ _VIEW = "toril_summaries_of_batch"
 
 def parts_of(spans: DataFrame) -> DataFrame:
     """What spans add to each of their traces: a column for each field, accumulated; ``day``; and how many."""
-    return native_summary().gather(spans).selectExpr("*", f"{_DAY_OF.format('created_at')} AS day")
+    native = native_summary()
+    return native.gather(spans).selectExpr("*", f"{_DAY_OF.format(native.columns['created_at'])} AS day")
 
 
 def summaries_of(spans: DataFrame) -> DataFrame:
@@ -174,7 +175,8 @@ def merge_into(table: str, places: str) -> str:
     native = native_summary()
     accumulated = native.restored("t.", "t.state")
     both = {
-        field.name: field.join.format(accumulated[field.name], f"s.`{field.name}`") for field in native.fields
+        field.name: field.join.format(accumulated[field.name], f"s.{native.columns[field.name]}")
+        for field in native.fields
     }
     merged = native.show_of(both) | {
         "version": "t.version + s.events",

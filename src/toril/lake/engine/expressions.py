@@ -7,6 +7,7 @@ whoever has such an event is folded by the class itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from math import ceil, floor, isfinite
 from typing import Any
@@ -19,6 +20,9 @@ from toril.lake.quoting import quoted
 Described = dict[str, Any]
 """An expression, as ``describe()`` shows it."""
 
+_LET = re.compile(r"\b_(\d+)_\d+\b")
+_CONDITIONS = {"comparison", "exists", "all", "any", "not"}
+
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 """What a bigint holds."""
 
@@ -30,11 +34,14 @@ class Lifting:
         self.typing = typing
         self.wrong: list[str] = []
         """What is true of a row that may be an error live."""
-        self.lets: list[dict[str, str]] = [{}, {}, {}]
+        self.lets: list[dict[str, str]] = []
         """Columns that are made first, each from those before it. By their expression, their name."""
 
-    def let(self, level: int, expression: str) -> str:
-        """A column for an expression."""
+    def let(self, expression: str) -> str:
+        """A column for an expression, made after those that it is made of."""
+        level = min(1 + max(map(int, _LET.findall(expression)), default=-1), len(self.lets))
+        if level == len(self.lets):
+            self.lets.append({})
         names = self.lets[level]
         return names.setdefault(expression, f"_{level}_{len(names)}")
 
@@ -42,6 +49,8 @@ class Lifting:
 
     def value(self, described: Described) -> Typed:
         """A value; null where it is missing."""
+        if described["expression"] in _CONDITIONS:
+            return Typed("bool", self.condition(described))
         make: Callable[[Described], Typed] | None = getattr(self, f"_{described['expression']}", None)
         if make is None:
             raise NotNative(f"there is no native {described['expression']}")
@@ -49,7 +58,7 @@ class Lifting:
 
     def _path(self, described: Described) -> Typed:
         found = self.typing.resolve(tuple(described["names"]))
-        return found if found.sql.startswith("`") else Typed(found.kind, self.let(0, found.sql))
+        return found if found.sql.startswith("`") else Typed(found.kind, self.let(found.sql))
 
     def _literal(self, described: Described) -> Typed:
         value = described["value"]
@@ -83,12 +92,12 @@ class Lifting:
         return Typed("str", self.text(described["value"], described["most"]))
 
     def _size(self, described: Described) -> Typed:
-        whole = self.let(1, self._whole_text(described["value"]))
-        return Typed("int", self.let(2, f"CAST(octet_length({whole}) AS BIGINT)"))
+        whole = self.let(self._whole_text(described["value"]))
+        return Typed("int", self.let(f"CAST(octet_length({whole}) AS BIGINT)"))
 
     def text(self, described: Described, most: int | None) -> str:
         """The text of a value, cut."""
-        return self.let(2, sql.cut(self.let(1, self._whole_text(described)), most))
+        return self.let(sql.cut(self.let(self._whole_text(described)), most))
 
     def _whole_text(self, described: Described) -> str:
         if described["expression"] == "first_of":  # the text of the first is the first of the texts
@@ -108,9 +117,9 @@ class Lifting:
         for value in values:
             if value.kind == "list":
                 members = f"transform({value.sql}, m -> {sql.cut('m', most)})" if most else value.sql
-                lists.append(Typed("list", self.let(2, members)))
+                lists.append(Typed("list", self.let(members)))
             else:
-                cut = self.let(2, sql.cut(value.sql, most)) if value.kind == "str" else value.sql
+                cut = self.let(sql.cut(value.sql, most)) if value.kind == "str" else value.sql
                 single.append(Typed(value.kind, cut))
         return single, lists
 

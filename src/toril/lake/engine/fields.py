@@ -219,17 +219,10 @@ def _place(lifting: Lifting, described: Described) -> tuple[list[str], list[str]
         parts, kinds = [parts], [kinds]
     made = []
     for part, kind in zip(parts, kinds, strict=True):
-        if part["expression"] in _CONDITIONS:
-            value = Typed("bool", lifting.condition(part))
-        elif part["expression"] == "members":
+        if part["expression"] == "members":
             raise NotNative("an order of several values at once")
-        else:
-            value = lifting.value(part)
-        made.append(_checked(lifting, value, kind))
+        made.append(_checked(lifting, lifting.value(part), kind))
     return made, [TYPES[kind] for kind in kinds]
-
-
-_CONDITIONS = {"comparison", "exists", "all", "any", "not"}
 
 
 def _by(lifting: Lifting, described: Described, where: str) -> NativeField:
@@ -238,7 +231,7 @@ def _by(lifting: Lifting, described: Described, where: str) -> NativeField:
     if kind == "json":
         if value.kind == "float":
             raise NotNative("a fraction as JSON")
-        lifted = lifting.let(1, sql.as_json(value))
+        lifted = lifting.let(sql.as_json(value))
     else:
         lifted = _checked(lifting, value, kind)
     places, types = _place(lifting, described)
@@ -297,7 +290,7 @@ def _per_key(lifting: Lifting, described: Described, where: str) -> NativeField:
         entries = lifting.typing.entries(tuple(source["names"]))
         fits = f"startswith(k, {quoted(prefix)}) AND octet_length(k) <= {described['longest_key']}"
         fits += f" AND v <> 'null' AND v IS NOT NULL{f' AND k NOT IN ({named})' if named else ''}"
-        found = lifting.let(1, f"map_filter({entries}, (k, v) -> {fits})")
+        found = lifting.let(f"map_filter({entries}, (k, v) -> {fits})")
         text = sql.cut(sql.json_text("e.value"), most)
         entry = f"named_struct('key', e.key, {parts}'id', {ident}, 'text', {text})"
         made = f"transform(map_entries({found}), e -> {entry})"

@@ -9,6 +9,7 @@ of it (:meth:`Native.show`). What is accumulated is what the live state accumula
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from inspect import getattr_static
 from itertools import groupby, islice
 from typing import Any
 
@@ -27,11 +28,17 @@ from toril.lake.engine.typing import Typing
 
 Declared = type[DeclaredProjection]
 
+_METHODS = ("__init__", "initial", "apply", "merge", "encode", "decode", "describe")
+"""What a declaration stands for. A class that has one of them otherwise is more than it declares."""
+
 
 class Native:
     """A declared projection, compiled for the rows of one table."""
 
     def __init__(self, projection: Declared, typing: Typing) -> None:
+        for method in _METHODS:
+            if getattr_static(projection, method) is not vars(DeclaredProjection)[method]:
+                raise NotNative(f"its {method} is its own")
         described = projection.describe()
         self.projection = projection
         self.typing = typing
@@ -48,6 +55,9 @@ class Native:
                 self.fields.append(native_field(lifting, field))
             except NotNative as problem:
                 raise NotNative(f"{field['name']}: {problem}") from None
+        # Spark's names have no case, and those of the keys are taken. No field's name begins like these.
+        self.columns = {field.name: f"`_{place}_{field.name}`" for place, field in enumerate(self.fields)}
+        """By field, the column with what it accumulates."""
         self.derived = {one["name"]: one for one in described["derived"]}
 
     @property
@@ -58,7 +68,7 @@ class Native:
     # ------------------------------------------------------------------ the three things
 
     def gather(self, rows: DataFrame) -> DataFrame:
-        """What the rows of each aggregate accumulate: its key, ``version``, and a column for each field.
+        """What the rows of each aggregate accumulate: its key, ``version``, and :attr:`columns`.
 
         ``version`` is the last of those that are among the rows; see also ``events`` and ``first_version``.
         """
@@ -78,18 +88,23 @@ class Native:
         )
         return made.selectExpr(
             *self._about,
-            *(f"{f.gathered.format(*(raw[one] for one in f.gather))} AS `{f.name}`" for f in self.fields),
+            *(
+                f"{field.gathered.format(*(raw[one] for one in field.gather))} AS {self.columns[field.name]}"
+                for field in self.fields
+            ),
         )
 
     def merge(self, parts: DataFrame) -> DataFrame:
         """What all parts of each aggregate have accumulated."""
+        columns = list(zip(self.fields, self.columns.values(), strict=True))
         made = parts.groupBy(*self._grouped_by).agg(
             *map(expr, ("max(version) AS version", "sum(events) AS events")),
             expr("min(first_version) AS first_version"),
-            *(expr(f"{field.merge.format(f'`{field.name}`')} AS `{field.name}`") for field in self.fields),
+            *(expr(f"{field.merge.format(column)} AS {column}") for field, column in columns),
         )
-        merged = (f"{field.merged.format(f'`{field.name}`')} AS `{field.name}`" for field in self.fields)
-        return made.selectExpr(*self._about, *merged)
+        return made.selectExpr(
+            *self._about, *(f"{field.merged.format(column)} AS {column}" for field, column in columns)
+        )
 
     @property
     def _grouped_by(self) -> tuple[str, ...]:
@@ -101,12 +116,13 @@ class Native:
         return (*self.typing.keys, "version", "events", "first_version")
 
     def join(self, one: str, other: str) -> dict[str, str]:
-        """By field, what two columns (``one.field``, ``other.field``) have accumulated together."""
-        return {f.name: f.join.format(f"{one}.`{f.name}`", f"{other}.`{f.name}`") for f in self.fields}
+        """By field, what two structs of :attr:`columns` have accumulated together."""
+        pairs = zip(self.fields, self.columns.values(), strict=True)
+        return {field.name: field.join.format(f"{one}.{at}", f"{other}.{at}") for field, at in pairs}
 
     def show(self, prefix: str = "") -> dict[str, str]:
         """By name, what is shown of columns with what was accumulated; derived values too."""
-        return self.show_of({field.name: f"{prefix}`{field.name}`" for field in self.fields})
+        return self.show_of({name: f"{prefix}{column}" for name, column in self.columns.items()})
 
     def show_of(self, accumulated: Mapping[str, str]) -> dict[str, str]:
         """By name, what is shown of what was accumulated, by field."""
@@ -128,7 +144,7 @@ class Native:
 
     def rest(self, prefix: str = "") -> str:
         """What must be kept beside what is shown, of columns with what was accumulated."""
-        return self.rest_of({field.name: f"{prefix}`{field.name}`" for field in self.fields})
+        return self.rest_of({name: f"{prefix}{column}" for name, column in self.columns.items()})
 
     def rest_of(self, accumulated: Mapping[str, str]) -> str:
         """What must be kept beside what is shown, of what was accumulated, by field."""
@@ -143,8 +159,7 @@ class Native:
 
     def _with_lets(self, rows: DataFrame) -> DataFrame:
         for level in self._lifting.lets:
-            if level:
-                rows = rows.selectExpr("*", *(f"{made} AS {name}" for made, name in level.items()))
+            rows = rows.selectExpr("*", *(f"{made} AS {name}" for made, name in level.items()))
         return rows
 
     def wrong_rows(self, rows: DataFrame) -> DataFrame:
@@ -216,7 +231,7 @@ def encoded(native: Native, accumulated: DataFrame) -> DataFrame:
     def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = [field for field, *_ in fields]
         for batch in batches:
-            columns = [_stored(batch.column(field), *how) for field, *how in fields]
+            columns = [_stored(batch.column(3 + at), *how) for at, (_, *how) in enumerate(fields)]
             states = [
                 wrap_state(name, version, dict(zip(names, row, strict=True)))
                 for row in zip(*columns, strict=True)
@@ -233,9 +248,7 @@ def encoded(native: Native, accumulated: DataFrame) -> DataFrame:
             )
 
     keyed = accumulated.withColumnRenamed(typing.aggregate_id, "aggregate_id")
-    chosen = keyed.select(
-        "tenant", "aggregate_id", "version", *(f"`{field.name}`" for field in native.fields)
-    )
+    chosen = keyed.select("tenant", "aggregate_id", "version", *native.columns.values())
     return chosen.mapInArrow(encode, STATES)
 
 
