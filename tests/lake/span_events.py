@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from toril.events import NewEvent
 from toril.lake.lake import Lake, Record
+from toril.lake.source.rows import header
 from toril.lake.tables import EVENTS, LOG_COLUMNS
 from toril.pipelines.spans.recording import SPAN_RECORDED
 from toril.pipelines.spans.span import Ai, Resource, Span, SpanEvent
@@ -90,13 +91,6 @@ def events_of(spark: SparkSession, bodies: Iterable[Body], first: int = 1) -> Da
     return spark.createDataFrame(pa.Table.from_pylist(rows_of(bodies, first), schema=SCHEMA))
 
 
-class _Header(msgspec.Struct):
-    id: str
-    type: str
-    schema_version: int
-    occurred_at: int
-
-
 def _row(given: Body, ordinal: int) -> dict[str, Any]:
     tenant, aggregate_id = "acme", f"{ordinal:032x}"
     if isinstance(given, tuple):
@@ -106,10 +100,7 @@ def _row(given: Body, ordinal: int) -> dict[str, Any]:
     else:
         with suppress(ValueError, KeyError, TypeError):
             aggregate_id = msgspec.json.decode(given)["data"]["trace_id"]
-    try:
-        head = msgspec.to_builtins(msgspec.json.decode(given, type=_Header))
-    except ValueError:
-        head = {}
+    head = header(given)
     return {
         "log_epoch": 1,
         "log_partition": ordinal % 4,
@@ -120,10 +111,10 @@ def _row(given: Body, ordinal: int) -> dict[str, Any]:
         "aggregate_id": aggregate_id,
         "version": ordinal,
         "recorded_at": NOON + ordinal * 1_000_000,
-        "event_id": head.get("id"),
-        "event_type": head.get("type"),
-        "schema_version": head.get("schema_version"),
-        "occurred_at": head.get("occurred_at"),
+        "event_id": head.id,
+        "event_type": head.type,
+        "schema_version": head.schema_version,
+        "occurred_at": head.occurred_at,
         "body": given,
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from toril.events import AnyEvent, AnyProjection, NewEvent
+from toril.events import AnyProjection, NewEvent
 from toril.events.event import restore_event
 from toril.lake.tables import LOG_COLUMNS
 from toril.pipelines.spans.recording import SPAN_RECORDED
@@ -202,16 +202,18 @@ def frame(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
 
 def live(projection: AnyProjection, rows: Iterable[Row]) -> dict[tuple[str, str], tuple[int, bytes]]:
     """By tenant and aggregate, the version and the encoded state that the projection has live."""
-    found: dict[tuple[str, str], list[AnyEvent]] = defaultdict(list)
+    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["version"]):
-        name = f"{row['tenant']}:{row['aggregate_type']}:{row['aggregate_id']}"
-        event = restore_event(row["body"], name, version=row["version"], recorded_at=row["recorded_at"])
-        found[row["tenant"], row["aggregate_id"]].append(event)
+        found[row["tenant"], row["aggregate_id"]].append(row)
     made = {}
     for key, events in found.items():
         state, version = projection.initial(), 0
-        for event in events:
+        for row in events:
             try:
+                name = f"{row['tenant']}:{row['aggregate_type']}:{row['aggregate_id']}"
+                event = restore_event(
+                    row["body"], name, version=row["version"], recorded_at=row["recorded_at"]
+                )
                 if projection.event_types is None or event.type in projection.event_types:
                     state = projection.apply(state, event)
             except Exception:  # noqa: BLE001 - as live: the aggregate stops there

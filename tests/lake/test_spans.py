@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from tests.lake.span_events import SCHEMA, Body, a_span, archive, body_of, rows_of
-from toril.events import Upcasters
+from toril.events import StoreError, Upcasters
+from toril.events.event import restore_event
 from toril.lake.errors import OtherWriter
 from toril.lake.lake import Lake, Record
 from toril.lake.reading import Reader
@@ -22,7 +24,7 @@ from toril.lake.serving import ask
 from toril.lake.spans import SpansStep, spans_of
 from toril.lake.tables import EVENTS, QUARANTINE, SPANS, Table
 from toril.pipelines.spans.recording import SPAN_RECORDED
-from toril.pipelines.spans.span import Ai, Link, Span
+from toril.pipelines.spans.span import Ai, Link, Scope, Span, SpanEvent
 
 SECRET = "hunter2"
 
@@ -65,11 +67,16 @@ def test_text_and_number_differ_and_names_are_in_order() -> None:
     assert dict(row["attributes"]) == {"n": "1", "t": '"1"', "null": "null", "o": '{"a":-0.0,"é":[1.0]}'}
 
 
+def said(**more: Any) -> bytes:
+    """The body of an event, with something that it should not say."""
+    return msgspec.json.encode(msgspec.json.decode(body_of(a_span())) | more)
+
+
 WHOLE = "a whole number from -2**63 to 2**63 - 1"
 REFUSED = {
     SECRET.encode(): "body: it must be JSON in UTF-8",
-    b'"\xff"': "body: it must be JSON in UTF-8",
-    b"[]": "id: it is missing",
+    b'{"id":"\xff"}': "body: it must be JSON in UTF-8",
+    b"[]": "body: Expected `object`, got `array`",
     b'{"type":"x","data":{}}': "id: it is missing",
     changed(body_of(a_span()), start=SECRET): "data.start: Expected `int`, got `str`",
     changed(body_of(a_span()), start=-1): "data.start: nanoseconds since 1970, from 0 to 2**63 - 1",
@@ -81,6 +88,11 @@ REFUSED = {
     changed(body_of(a_span()), span_id=SECRET): "data.span_id: 16 lower-case hex digits, not all of them 0",
     body_of(a_span(), schema_version=2): "schema_version: it is newer than this program knows",
     body_of(a_span(), data={"span_id": SECRET}): "data.trace_id: it is missing",
+    said(metadata=None): "metadata: Expected `object`, got `null`",
+    said(occurred_at=-1): "occurred_at: Expected `int` >= 0",
+    said(occurred_at=2**63): f"occurred_at: Expected `int` <= {2**63 - 1}",
+    said(schema_version=0): "schema_version: Expected `int` >= 1",
+    said().replace(b'"data":', b'"date":'): "data: it is missing",
 }
 
 
@@ -90,6 +102,29 @@ def test_what_cannot_be_read_has_a_reason_that_gives_nothing_away(body: bytes, r
     assert row["reason"] == reason
     assert row["body"] == body
     assert row["span_id"] is None
+
+
+def test_what_live_cannot_read_is_refused_wherever_it_is() -> None:
+    link = Link(trace_id="1" * 32, span_id="2" * 16)
+    event = SpanEvent(name="e", time=1)
+    whole = msgspec.to_builtins(a_span(ai=Ai(cost=1), scope=Scope(name="s"), links=[link], events=[event]))
+    inside: list[Any] = [whole, whole["ai"], whole["resource"], whole["scope"]]
+    (row,) = read(changed(body_of(a_span()), scope={"name": ""}).replace(b"{", b'{"anything":1e400,', 1))
+    assert row["said_empty"] == ["scope.name"]  # what live passes over is passed over
+    for place in [*inside, whole["links"][0], whole["events"][0]]:
+        bodies = []
+        for value in ("1", "1e400", '"\\ud800"', '"\xff"'):
+            place["unknown"] = msgspec.Raw(value.encode("latin-1"))
+            event_of = {"type": SPAN_RECORDED, "id": "e", "occurred_at": 1, "data": whole}
+            bodies.append(msgspec.json.encode(event_of | {"anything": msgspec.Raw(b"1e400")}))
+        del place["unknown"]
+        rows = read(*bodies)
+        assert rows[0]["cost"] == 1, rows[0]["reason"]
+        assert "its numbers must be ones that a double can hold" in rows[1]["reason"]
+        assert [row["reason"] for row in rows[2:]] == ["body: it must be JSON in UTF-8"] * 2
+        for body, row in zip(bodies, rows, strict=True):
+            with nullcontext() if row["reason"] is None else pytest.raises(StoreError):
+                restore_event(body, "acme:span:1", version=1, recorded_at=1)
 
 
 def test_a_span_is_where_it_says_it_is() -> None:

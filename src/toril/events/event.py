@@ -180,11 +180,11 @@ Decoded = TypeVar("Decoded")
 def _decode(decoder: msgspec.json.Decoder[Decoded], raw: bytes) -> Decoded:
     try:
         return decoder.decode(raw)
-    except msgspec.MsgspecError as problem:
-        raise _unreadable(problem) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        raise _unreadable(problem) from problem
 
 
-def _unreadable(problem: msgspec.MsgspecError) -> StoreError:
+def _unreadable(problem: Exception) -> StoreError:
     return StoreError(f"a stored event cannot be read: {problem}", retryable=False)
 
 
@@ -284,8 +284,8 @@ def fill_in(made: AnyEvent, body: bytes, version: int, recorded_at: int) -> AnyE
     """A blank event, with what :meth:`NewEvent.to_bytes` wrote."""
     try:
         stored = _decode_body(body)
-    except msgspec.MsgspecError as problem:
-        raise _unreadable(problem) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        raise _unreadable(problem) from problem
     put = msgspec.structs.force_setattr
     put(made, "id", stored.id)
     put(made, "version", version)

@@ -16,10 +16,11 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from toril.errors import InvalidValue
 from toril.events import Upcasters
-from toril.events.errors import SchemaTooNew, SchemaUnknown
+from toril.events.errors import SchemaTooNew, SchemaUnknown, StoreError
 from toril.events.event import restore_event
+from toril.lake.source.rows import Header
 from toril.pipelines.spans.recording import SPAN_RECORDED, span_of
-from toril.pipelines.spans.span import Ai, Span, check_span
+from toril.pipelines.spans.span import Ai, Link, Resource, Scope, Span, SpanEvent, check_span
 from toril.pipelines.spans.summary import SPAN_AGGREGATE
 
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -92,6 +93,7 @@ _MISSING = re.compile(r"^Object missing required field `(\w+)`")
 _SUSPECT = (b'"status_message"', b'"scope"', b'"labels"', b'"rules"', b"\\u")
 """One of these is in each body that says something empty, in this order of what is looked for."""
 
+_read_header = msgspec.json.Decoder(Header).decode
 _canonical = msgspec.json.Encoder(order="deterministic")
 
 
@@ -106,14 +108,49 @@ class Read(NamedTuple):
     reason: str | None
 
 
-class _Recorded(msgspec.Struct):
-    """The body of an event that has recorded a span, in today's form."""
+# Of what these have no field for, live's decoder reads the value all the same: it may be no JSON.
+
+
+class _Event(SpanEvent, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Link(Link, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Resource(Resource, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Scope(Scope, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Ai(Ai, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Span(Span, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    events: list[_Event] = msgspec.field(default_factory=list)  # type: ignore[assignment]
+    links: list[_Link] = msgspec.field(default_factory=list)  # type: ignore[assignment]
+    resource: _Resource = _Resource()
+    scope: _Scope = _Scope()
+    ai: _Ai | None = None
+
+
+class Recorded(msgspec.Struct):
+    """The body of an event that has recorded a span, in today's form, and with nothing else in it.
+
+    Whatever it takes, live can read too; what it refuses is read the slow way.
+    """
 
     id: str
     type: str
-    data: Span
+    data: _Span
     occurred_at: int
     schema_version: int = 1
+    metadata: dict[str, Any] = {}
 
 
 class Reader:
@@ -122,7 +159,7 @@ class Reader:
     def __init__(self, upcasters: Upcasters | None = None) -> None:
         self._upcasters = upcasters or Upcasters()
         self._newest = self._upcasters.newest(SPAN_RECORDED)
-        self._decoder = msgspec.json.Decoder(_Recorded)
+        self._decoder = msgspec.json.Decoder(Recorded)
 
     def batch(self, events: pa.RecordBatch) -> pa.RecordBatch:
         """A row for each event, in the same order: see :func:`schema`."""
@@ -132,11 +169,7 @@ class Reader:
         given = (events.column(name).to_pylist() for name in (*names, "event_id", "schema_version"))
         for body, *whose, event_id, form in zip(*given, strict=True):
             try:
-                if event_id is not None and form == self._newest:
-                    span = self._decoder.decode(body).data
-                    empty = said_empty(msgspec.json.decode(body)["data"]) if suspect(span, body) else None
-                else:
-                    span, empty = self._upcasted(body, *whose)
+                span, empty = self._read(body, event_id, form, *whose)
                 rows.append((*columns_of(checked(span, *whose[1:3])), empty))
                 reasons.append(None)
             except Exception as problem:  # noqa: BLE001 - whatever it is, it goes to quarantine
@@ -149,18 +182,29 @@ class Reader:
         kept = pc.if_else(pc.is_valid(refused), body, pa.scalar(None, body.type))
         return pa.RecordBatch.from_arrays([*passed, kept, *arrays, refused], names=NAMES)
 
+    def _read(
+        self, body: bytes, event_id: str | None, form: int | None, *whose: Any
+    ) -> tuple[Span, list[str] | None]:
+        if event_id is None:
+            _read_header(body)  # which says what is wrong with it
+            raise Unreadable("body: its id, type and time were not read when it was archived")
+        if form == self._newest:
+            try:
+                span = self._decoder.decode(body).data
+            except msgspec.ValidationError:
+                pass
+            else:
+                if not suspect(span, body):
+                    return span, None
+        return self._upcasted(body, *whose)
+
     def _upcasted(
         self, body: bytes, tenant: str, aggregate_type: str, aggregate_id: str, version: int, recorded_at: int
     ) -> tuple[Span, list[str] | None]:
-        said = msgspec.json.decode(body)
-        for field in ("id", "type", "occurred_at", "data"):
-            if not isinstance(said, dict) or field not in said:
-                raise Unreadable(f"{field}: it is missing")
+        """As live reads it."""
         event = restore_event(
             body, f"{tenant}:{aggregate_type}:{aggregate_id}", version=version, recorded_at=recorded_at
         )
-        if event.type != SPAN_RECORDED:
-            raise Unreadable(f"type: it is not {SPAN_RECORDED}")
         try:
             data = self._upcasters.apply(event).data
             return span_of(data), said_empty(data)
@@ -274,7 +318,7 @@ def as_json(value: Any) -> str:
     return _canonical.encode(value).decode()
 
 
-def reason_of(problem: Exception) -> str:
+def reason_of(problem: BaseException) -> str:
     """Why an event is no span: the field and the rule, without what it holds."""
     match problem:
         case Unreadable():
@@ -287,6 +331,8 @@ def reason_of(problem: Exception) -> str:
             return f"data: its upcaster failed with {type(problem.__cause__).__name__}"
         case SchemaUnknown():
             return "schema_version: it is older than this program knows"
+        case StoreError() if problem.__cause__ is not None:
+            return reason_of(problem.__cause__)
         case msgspec.ValidationError():
             return _broken_rule(str(problem))
         case msgspec.DecodeError() | UnicodeDecodeError():
@@ -301,6 +347,8 @@ def _broken_rule(said: str, within: str = "") -> str:
     field = ".".join(filter(None, (within, place and place[1])))
     if missing := _MISSING.match(rule):
         field, rule = ".".join(filter(None, (field, missing[1]))), "it is missing"
+    elif rule == "Number out of range":
+        rule = "its numbers must be ones that a double can hold"
     elif not rule.startswith("Expected "):
         rule = "it is none of the values that are known"
     return f"{field or 'body'}: {rule}"

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 from toril.events.event import AnyEvent, blank_event, fill_in
 from toril.events.projection import AnyProjection
 from toril.events.upcasters import Upcasters
-from toril.lake.quoting import quoted
 
 FOLDED = (
     "tenant string, aggregate_type string, aggregate_id string, version bigint, state binary, "
@@ -47,11 +46,7 @@ def folded(projection: AnyProjection, events: DataFrame, upcasters: Upcasters | 
     stops its aggregate there.
     """
     is_taken = "NOT skipped" if "skipped" in events.columns else "true"
-    types = projection.event_types
-    # Live, events of all types are brought into today's form, and one that cannot be stops its aggregate.
-    if types is not None and upcasters is None:
-        wanted = ", ".join(map(quoted, sorted(types))) or "NULL"
-        is_taken += f" AND (event_type IS NULL OR event_type IN ({wanted}))"
+    # Live, events of all types are read, also those that it does not take: one that cannot be read stops it.
     chosen = events.selectExpr(
         "concat(tenant, ':', aggregate_type, ':', aggregate_id) AS key",
         "version",
