@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,11 +39,15 @@ from toril.events import (
 )
 from toril.events.expressions import Evaluate, Path
 from toril.lake.engine import SPANS_TYPED, NotNative, compiled, encoded, engine_for, explain, folded, states
+from toril.lake.lake import Record
+from toril.lake.replay import typing_for
 from toril.lake.shown import with_shown
 from toril.lake.spans import spans_of
+from toril.lake.subjects import subjects_of
 from toril.pipelines.spans.aggregation import SettledTrace
 from toril.pipelines.spans.recording import SPAN_RECORDED
 from toril.pipelines.spans.summary import SPAN_AGGREGATE, TraceSummary
+from toril.runtime import EventSourcing
 
 Data = tuple[list[Row], DataFrame, DataFrame]
 
@@ -452,3 +457,27 @@ def test_an_engine_can_be_forced_and_explained() -> None:
     assert "duration" in said
     with pytest.raises(InvalidValue, match="engine"):
         engine_for(TraceSummary, force="fast")
+
+
+def test_a_table_in_a_form_that_a_projection_does_not_see_is_not_used_for_it() -> None:
+    """Two pipelines over the same aggregates: one has upcasters, and the other sees what was recorded."""
+    upcasters = Upcasters()
+    upcasters.register(SPAN_RECORDED, 1, 2, dict)
+    sourcing = EventSourcing("memory://")
+    definitions = []
+    for name, by in (("collecting", upcasters), ("billing", None), ("selling", None)):
+        builder = sourcing.register_pipeline().with_name(name)
+        typed = builder.with_aggregate_type("order" if name == "selling" else SPAN_AGGREGATE)
+        made = typed.with_projection("summary", None, TraceSummary)
+        definitions.append((made if by is None else made.with_upcasters(by)).build().definition)
+    known = subjects_of(definitions)
+    alone = subjects_of(definitions[1:])["billing/summary"]
+
+    def typed_by(name: str, upcast: bool | None) -> bool:
+        subject = alone if name == "alone" else known[f"{name}/summary"]
+        lake: Any = SimpleNamespace(exists=lambda _: True, last=lambda _: Record(batch=1, upcast=upcast))
+        return typing_for(lake, subject) is not None
+
+    assert [typed_by("billing", upcast) for upcast in (True, False, None)] == [False, True, False]
+    assert [typed_by("alone", upcast) for upcast in (True, False, None)] == [False, True, True]
+    assert not any(typed_by(name, False) for name in ("collecting", "selling"))

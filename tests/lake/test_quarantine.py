@@ -15,11 +15,14 @@ from toril.cli.show import errors
 from toril.errors import InvalidValue
 from toril.events import Upcasters
 from toril.lake import quarantine
+from toril.lake.engine import SPANS_TYPED
 from toril.lake.errors import LakeError
 from toril.lake.lake import Lake, Record
 from toril.lake.quarantine import requeue, waiting
+from toril.lake.replay import typing_for
 from toril.lake.rollups import RollupsStep, rollups_of
 from toril.lake.spans import SpansStep
+from toril.lake.subjects import TRACE_SUMMARY
 from toril.lake.tables import QUARANTINE, ROLLUPS, SPANS, Table
 from toril.pipelines.spans.recording import SPAN_RECORDED
 
@@ -85,6 +88,10 @@ def test_once_per_span_when_requeue_is_cut_off_and_others_write(
         (5, 3, True),
     ]
     assert rows[0]["reason"] == "schema_version: it is newer than this program knows"
+
+    # By upcasters, too; but what was in quarantine is known from there.
+    assert lake.last(SPANS).upcast is False
+    assert typing_for(lake, TRACE_SUMMARY) is SPANS_TYPED
 
     # The tables after it find them as one more batch; and the next events go on as ever.
     assert to_rollups.once(lake) is not None

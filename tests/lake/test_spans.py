@@ -20,8 +20,10 @@ from toril.events.event import restore_event
 from toril.lake.errors import OtherWriter
 from toril.lake.lake import Lake, Record
 from toril.lake.reading import Reader
+from toril.lake.replay import typing_for
 from toril.lake.serving import ask
 from toril.lake.spans import SpansStep, spans_of
+from toril.lake.subjects import TRACE_SUMMARY
 from toril.lake.tables import EVENTS, QUARANTINE, SPANS, Table
 from toril.pipelines.spans.recording import SPAN_RECORDED
 from toril.pipelines.spans.span import Ai, Link, Scope, Span, SpanEvent
@@ -199,6 +201,10 @@ def test_once_per_table_when_a_batch_is_cut_off_between_the_two(lake: Lake, tmp_
     assert second is not None
     assert (second.batch, second.source) == (3, 2)
     assert step.once(lake) is None
+    # What a pipeline without upcasters sees is in events alone, from now on.
+    assert (first.upcast, second.upcast, lake.last(SPANS).upcast) == (True, True, True)
+    assert SpansStep()._upcast(second)
+    assert typing_for(lake, TRACE_SUMMARY) is None
 
     spans = lake.read(SPANS).select("ordinal", "batch", "span_id").orderBy("ordinal").collect()
     assert [tuple(row)[:2] for row in spans] == [*((n, 2) for n in range(1, 7)), (11, 3), (12, 3)]

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from toril.aggregate import Aggregate
 from toril.connection.open import environment_url
 from toril.errors import InvalidValue
-from toril.lake.errors import LakeError, SourceDiverged
+from toril.lake.errors import LakeError, OtherWriter, SourceDiverged
 from toril.lake.generations import ALL_OF_IT, Filters
 from toril.lake.lake import NEVER, Lake, Record
 from toril.lake.quoting import quoted
@@ -111,6 +111,8 @@ class History:
         What the table has is taken from it, and the rest is read anew. What ever was in quarantine counts as
         no span: it may be taken up again just now.
         """
+        if self.spanned.upcast:
+            raise OtherWriter("spans were read by upcasters meanwhile: try it again, it is folded then")
         wanted = _condition(ANY_TYPE, filters, portion)
         names = [column.name for column in SPANS.columns if not column.generated and column.name != "batch"]
         kept = self._upto_cut(self.lake.batches(SPANS, 0, self.spanned.batch)).where(wanted).select(*names)

@@ -49,6 +49,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """By partition of the log (``07``, ``2:07``): all entries up to this ordinal and id are in it."""
     began: dict[str, int] = {}
     """Of ``events``: by partition, how many entries were trimmed from the log when the archive began."""
+    upcast: bool | None = None
+    """Of ``spans``: whether an upcaster has changed what was recorded, in this batch or one before it; None
+    where one of before this was noted is among them."""
     run: str = ""
     """The run that wrote it."""
     code: str = toril.__version__

@@ -149,7 +149,10 @@ def _one_more_batch(lake: Lake, table: Table, run: str, write: Callable[[Record]
     for _ in range(TRIES):
         # The number comes before any look at the table: what others add after it has this number, too.
         last = lake.last(table)
-        record = Record(batch=last.batch + 1, source=last.source, positions=last.positions, run=run)
+        # What was in quarantine is known from there: nobody takes its rows for what was recorded.
+        record = Record(
+            batch=last.batch + 1, source=last.source, positions=last.positions, upcast=last.upcast, run=run
+        )
         try:
             if not write(record):
                 return

@@ -149,7 +149,9 @@ def typing_for(lake: Lake, subject: Subject) -> Typing | None:
     """The table that has the events of a projection in typed columns, as the projection would see them."""
     if subject.aggregate_type != SPAN_AGGREGATE or subject.upcasters is not None or not lake.exists(SPANS):
         return None
-    return SPANS_TYPED
+    # It sees events as they were recorded, and the table may have them in the form that another's made.
+    upcast = lake.last(SPANS).upcast
+    return None if (subject.others_upcast if upcast is None else upcast) else SPANS_TYPED
 
 
 def states_of(

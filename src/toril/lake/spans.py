@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Iterator
 
 import pyarrow as pa  # type: ignore[import-untyped]
+from msgspec.structs import replace
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import current_timestamp, expr, lit
 
@@ -68,8 +69,9 @@ class SpansStep(Step):
         positions = there.positions if there.batch == upto else have.positions
         read = self.read(lake, have.source, upto).persist()
         try:
-            _claim(lake, QUARANTINE, _refused(read), refused.batch + 1, upto, positions, run)
-            record = Record(batch=have.batch + 1, source=upto, positions=positions, run=run)
+            claim = Record(batch=refused.batch + 1, source=upto, positions=positions, run=run)
+            _claim(lake, QUARANTINE, _refused(read), claim)
+            record = replace(claim, batch=have.batch + 1, upcast=self._upcast(have))
             self.write(lake, read, record)
         finally:
             read.unpersist()
@@ -83,16 +85,25 @@ class SpansStep(Step):
         """
         upto, positions = refused.source, refused.positions
         nothing = lake.read(SPANS).limit(0)
-        _claim(lake, SPANS, nothing, have.batch + 1, have.source, have.positions, run)
+        empty = Record(batch=have.batch + 1, source=have.source, positions=have.positions, run=run)
+        _claim(lake, SPANS, nothing, replace(empty, upcast=self._upcast(have)))
         there = lake.read(QUARANTINE).select(*PLACE)
         left = self.read(lake, have.source, upto).join(there, list(PLACE), "left_anti").persist()
         try:
-            _claim(lake, QUARANTINE, _refused(left), refused.batch + 1, upto, positions, run)
-            record = Record(batch=have.batch + 2, source=upto, positions=positions, run=run)
+            claim = Record(batch=refused.batch + 1, source=upto, positions=positions, run=run)
+            _claim(lake, QUARANTINE, _refused(left), claim)
+            record = replace(claim, batch=have.batch + 2, upcast=self._upcast(have))
             self.write(lake, left, record)
         finally:
             left.unpersist()
         return record
+
+    def _upcast(self, have: Record) -> bool | None:
+        """See :attr:`Record.upcast`, of the batch after one."""
+        steps = () if self.upcasters is None else self.upcasters.steps()
+        if any(event_type == SPAN_RECORDED for event_type, *_ in steps):
+            return True
+        return have.upcast if have.batch else False
 
     def read(self, lake: Lake, after: int, upto: int) -> DataFrame:
         """Batches of events, read: see :func:`read_spans`."""
@@ -102,19 +113,11 @@ class SpansStep(Step):
         lake.append(spans_in(rows), SPANS, record)
 
 
-def _claim(
-    lake: Lake,
-    table: Table,
-    rows: DataFrame,
-    batch: int,
-    source: int,
-    positions: dict[str, tuple[int, str]],
-    run: str,
-) -> None:
+def _claim(lake: Lake, table: Table, rows: DataFrame, record: Record) -> None:
     """Write a batch, and make sure that it is ours: another one's may have the number, a requeue's too."""
-    name = f"{run or 'spans'} {uuid.uuid4().hex}"
-    lake.append(rows, table, Record(batch=batch, source=source, positions=positions, run=name))
-    if lake.last(table, batch).run != name:
+    name = f"{record.run or 'spans'} {uuid.uuid4().hex}"
+    lake.append(rows, table, replace(record, run=name))
+    if lake.last(table, record.batch).run != name:
         raise OtherWriter(f"another process writes to {table.name} of this lake as well")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -33,6 +33,8 @@ class Subject:
     projection: AnyProjection
     aggregate_type: str = ANY_TYPE
     upcasters: Upcasters | None = None
+    others_upcast: bool = False
+    """Whether another pipeline of such aggregates has upcasters."""
     definition: Definition | None = None
     """The pipeline that it belongs to; None: nothing live is known of it."""
 
@@ -53,9 +55,10 @@ TRACE_SUMMARY = Subject(
 """What every lake has events of, where spans are collected."""
 
 
-def subjects_of(definitions: Iterable[Definition]) -> dict[str, Subject]:
+def subjects_of(definitions: Sequence[Definition]) -> dict[str, Subject]:
     """The projections of pipelines, by their full names; of several generations the latest one."""
     found: dict[str, tuple[int, Subject]] = {}
+    upcast = {(one.aggregate_type, one.name) for one in definitions if one.upcasters is not None}
     for definition in definitions:
         for work in definition.works.values():
             if not isinstance(work, ProjectionWork):
@@ -71,6 +74,9 @@ def subjects_of(definitions: Iterable[Definition]) -> dict[str, Subject]:
                 projection=own,
                 aggregate_type=work.aggregate_type,
                 upcasters=work.upcasters,
+                others_upcast=any(
+                    kind == work.aggregate_type and name != work.pipeline for kind, name in upcast
+                ),
                 definition=definition,
             )
             if generation >= found.get(made.processor, (0, made))[0]:
