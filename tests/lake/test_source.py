@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,12 +15,14 @@ from toril.errors import InvalidValue
 from toril.keyspace import slot_of
 from toril.lake.errors import SourceDiverged
 from toril.lake.source import Door, Marks, between, bounded, next_batch, tails
-from toril.lake.source.options import Options
-from toril.lake.source.positions import shares
+from toril.lake.source.options import Options, as_json
+from toril.lake.source.positions import refuse_removed, shares
 from toril.lake.source.rows import header
+from toril.lake.source.stream import StreamReader
 from toril.lake.source.tasks import read_task
 from toril.log import Log, Partition, Position, Retention
 from toril.log.errors import GapFound
+from toril.log.layout import Epoch, Layout
 from toril.testing import Cluster, Server, cluster, standalone
 
 
@@ -146,8 +150,100 @@ def test_what_is_not_there_is_an_error_that_says_what_and_why() -> None:
         with pytest.raises(GapFound, match=trimmed):
             next_batch(url, "log", {}, 10)
         assert [row.ordinal for row in read(url, upto={"00": (70, "")})] == list(range(61, 71)), "the first"
-        with pytest.raises(GapFound, match="epoch 2 of the log was removed before it was read here"):
-            bounded({}, {"3:00": (1, "1-1")}, 10)
+
+
+BEFORE = (Epoch(1, 2), Epoch(2, 3), Epoch(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("after", "ends", "said"),
+    [
+        ({}, {}, "partition 00: entries from 1 on were removed with epoch 1"),
+        ({"01": 9}, {}, "partition 2:00: entries from 1 on were removed with epoch 2"),
+        ({"2:01": 9}, {}, None),  # where nobody has noted where they ended
+        ({"3:00": 0}, {}, None),
+        ({}, {1: (0, 9), 2: (0, 0, 0)}, "partition 01: entries from 1 on were removed with epoch 1"),
+        ({"01": 8}, {1: (0, 9), 2: (0, 0, 0)}, "partition 01: entries from 9 on were removed with epoch 1"),
+        ({"01": 9}, {1: (0, 9), 2: (0, 0, 0)}, None),
+        ({"00": 4}, {1: (4, 9), 2: (0, 0, 0)}, "partition 01: entries from 1 on were removed with epoch 1"),
+        ({"01": 9}, {1: (0, 9), 2: (0, 5, 0)}, "partition 2:01: entries from 1 on were removed with epoch 2"),
+        ({"01": 9, "2:01": 5}, {1: (4, 9), 2: (0, 5, 0)}, None),  # 00 was read before 2:01 was
+        ({"01": 8, "2:01": 5}, {1: (4, 9), 2: (0, 5, 0)}, "partition 01: entries from 9 on"),
+        ({"3:00": 0}, {1: (4, 9), 2: (0, 5, 0)}, None),
+    ],
+)
+def test_epochs_that_were_removed_must_have_been_read_to_their_ends(
+    after: dict[str, int], ends: dict[int, tuple[int, ...]], said: str | None
+) -> None:
+    layout = Layout(BEFORE, oldest=3, ends=ends)
+    marks = {name: (ordinal, "1-1") for name, ordinal in after.items()}
+    with pytest.raises(GapFound, match=said) if said else nullcontext():
+        refuse_removed(layout, marks)
+
+
+def test_a_start_in_an_epoch_that_is_gone_skips_nothing_in_silence() -> None:
+    """Whether it is a stream's, a batch's, or a checkpoint's."""
+    with standalone({"stream-node-max-entries": 5}) as server:
+        url = server.url
+        filled(url, 120, partitions=2)
+        end = tails(url, "log")
+        part = next_batch(url, "log", {}, 50)
+
+        async def resize(log: Log) -> None:
+            await log.choose_retention(Retention.archived_by("lake"))
+            await log.resize(3)
+
+        async def drop(log: Log) -> None:
+            for partition in Epoch(1, 2).all():
+                place = await log.store(partition).look()
+                await log.store(partition).register("lake", place.tail)
+            await log.trim()
+            assert await log.drop_epoch() is not None
+
+        with_log(url, resize)
+        filled(url, 60, partitions=3)
+        with_log(url, drop)
+        new = sorted(with_log(url, everything))
+        assert {row.partition for row in new} == {"2:00", "2:01", "2:02"}
+        assert sorted(read(url, end)) == new
+        gone = f"partition 00: entries from {part['00'][0] + 1} on were removed with epoch 1"
+        for fails in (
+            lambda: next_batch(url, "log", part, 1000),
+            lambda: read(url, part),
+            lambda: read(url, start=as_json(part)),
+            lambda: begun(url, as_json(part)),
+        ):
+            with pytest.raises(GapFound, match=gone):
+                fails()
+        offset = begun(url, as_json(end))
+        assert offset == {f"2:0{number}": [0, "0-0"] for number in range(3)}, "all of what came later"
+        never: Marks = {"3:00": (1, "1-1")}
+        for option, misspelt in {
+            "start": lambda: read(url, start=as_json(never)),
+            "after": lambda: read(url, never, end),
+            "upto": lambda: read(url, end, never),
+        }.items():
+            with pytest.raises(InvalidValue, match=f"option {option} '3:00' .* 00 to 01, 2:00 to 2:02"):
+                misspelt()
+
+        async def trim(log: Log) -> None:
+            for partition in Epoch(2, 3).all():
+                place = await log.store(partition).look()
+                await log.store(partition).register("lake", place.tail)
+            await log.trim()
+
+        with_log(url, trim)
+        with pytest.raises(GapFound, match="partition 2:0[0-2]: entries 1 to .* were trimmed before"):
+            begun(url, as_json(end))
+
+
+def begun(url: str, start: str) -> dict[str, Any]:
+    """Where a stream begins."""
+    stream = StreamReader(Options.read({"url": url, "start": start}))
+    try:
+        return stream.initialOffset()
+    finally:
+        stream.stop()
 
 
 def test_erased_tenants_are_left_out_and_positions_go_on(server: Server | Cluster) -> None:

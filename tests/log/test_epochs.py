@@ -286,6 +286,8 @@ async def test_an_epoch_that_everyone_has_crossed_can_go(redis: Connection) -> N
         dropped = await log.drop_epoch()
     assert dropped is not None
     assert dropped.number == 1
+    (ends,) = (await log.layout()).ends.values()
+    assert sum(ends) == 500, "where it ended stays known"
     # That its partitions are sealed is all that is left of it.
     left = sorted([key.decode() async for key in redis.scan("toril:{log:0*")])
     heads = [log.store(partition).keys.head for partition in dropped.all()]

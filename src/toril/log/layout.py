@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from zlib import crc32
 
@@ -16,6 +17,9 @@ from toril.log.entry import FORM, Partition
 from toril.log.errors import LogError, UnknownForm
 
 MOST_PARTITIONS = 4096
+
+ENDS = "ends:"
+"""What begins the field of ``meta`` that has the :attr:`Layout.ends` of an epoch; its number follows."""
 
 LOADING = ":load"
 """The end of the name of a reader that keeps the place of one that is being loaded from a copy."""
@@ -112,6 +116,8 @@ class Layout:
     carrying: bool = False
     """Whether aggregates of the epoch before may not have been carried over yet."""
     form: int = FORM
+    ends: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """By epoch that was removed, the last ordinal of each of its partitions."""
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
@@ -130,6 +136,12 @@ class Layout:
     def partitions(self) -> list[Partition]:
         """All partitions of all epochs."""
         return [partition for epoch in self.epochs for partition in epoch.all()]
+
+    def had(self, partition: Partition) -> bool:
+        """Whether it is, or was, one of the log's partitions."""
+        return any(
+            partition.epoch == epoch.number and partition.number < epoch.partitions for epoch in self.ever
+        )
 
 
 def check_partitions(count: object) -> int:
@@ -155,7 +167,20 @@ async def read_layout(redis: Connection, keys: LogKeys) -> Layout | None:
         raise LogError(f"{keys.meta} exists and does not describe a log")
     epochs = tuple(Epoch(number, count) for number, count in msgspec.json.decode(said["epochs"]))
     retention = Retention.parse(said["retention"]) if "retention" in said else None
-    return Layout(epochs, int(said.get("oldest", 1)), retention, "carrying" in said, form)
+    ends = {
+        int(name.removeprefix(ENDS)): tuple(msgspec.json.decode(text, type=list[int]))
+        for name, text in said.items()
+        if name.startswith(ENDS)
+    }
+    return Layout(epochs, int(said.get("oldest", 1)), retention, "carrying" in said, form, ends)
+
+
+async def existing_layout(redis: Connection, keys: LogKeys) -> Layout:
+    """What the log says of itself. Whoever asks for one that is not there has misspelt it: it is not made."""
+    found = await read_layout(redis, keys)
+    if found is None:
+        raise InvalidValue("log", keys.name, f"there is no log of this name at {redis.url}")
+    return found
 
 
 async def create_layout(redis: Connection, keys: LogKeys, partitions: int) -> None:

@@ -23,7 +23,7 @@ import msgspec
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.log.entry import Partition
-from toril.log.layout import LOADING, Epoch, Layout, check_partitions
+from toril.log.layout import ENDS, LOADING, Epoch, Layout, check_partitions
 from toril.log.records import rehomed
 from toril.log.store import PartitionStore
 
@@ -137,7 +137,8 @@ async def drop_epoch(log: Log) -> Epoch | None:
     oldest = layout.epochs[0]
     if oldest == layout.current or layout.carrying:
         return None
-    for standing in await log.each(lambda store: store.look(), oldest.all()):
+    standings = await log.each(lambda store: store.look(), oldest.all())
+    for standing in standings:
         behind = any(standing.backlog(name) > 0 for name in standing.readers)
         if not standing.sealed or behind or standing.length > 0:
             return None
@@ -148,7 +149,9 @@ async def drop_epoch(log: Log) -> Epoch | None:
             return None  # somebody has yet to hand them on
     following = layout.epoch(oldest.number + 1)
     await log.each(lambda store: _adopt(log, store, following), oldest.all())
-    await log.redis.command("HSET", log.keys.meta, "oldest", oldest.number + 1, repeatable=True)
+    ends = msgspec.json.encode([standing.ordinal for standing in standings])
+    said = ("oldest", oldest.number + 1, f"{ENDS}{oldest.number}", ends)
+    await log.redis.command("HSET", log.keys.meta, *said, repeatable=True)
     await log.layout(anew=True)
     await log.each(lambda store: store.drop(), oldest.all())
     return oldest

@@ -10,11 +10,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from toril.connection import Connection, connect
-from toril.errors import InvalidValue
 from toril.lake.source.places import exactly, firsts, tails
-from toril.lake.source.positions import Marks, bounded
+from toril.lake.source.positions import Marks, bounded, refuse_removed
 from toril.log import Log
-from toril.log.layout import read_layout
+from toril.log.layout import existing_layout
 
 T = TypeVar("T")
 
@@ -56,9 +55,7 @@ class Door:
     async def _open(self) -> None:
         self._redis = await connect(self._url, client_name="toril-lake")
         self.log = Log(self._redis, self._name)
-        # Whoever reads a log that is not there has misspelt it: it is not made.
-        if await read_layout(self._redis, self.log.keys) is None:
-            raise InvalidValue("log", self._name, f"there is no log of this name at {self._redis.url}")
+        await existing_layout(self._redis, self.log.keys)
 
     def do(self, what: Coroutine[Any, Any, T]) -> T:
         """Have something done in the event loop, and wait for it."""
@@ -101,6 +98,7 @@ class Door:
     ) -> Marks:
         """How far a batch of at most ``most`` entries goes, with the ids of its last entries."""
         there = self.tails() if tails is None else tails
+        refuse_removed(self.do(self.log.layout()), after)
         return self.exactly(after, bounded(after, there, most), there)
 
     def exactly(

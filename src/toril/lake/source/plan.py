@@ -12,6 +12,7 @@ from toril.lake.source.filters import Wanted
 from toril.lake.source.floors import Floors
 from toril.lake.source.options import Options
 from toril.lake.source.places import tails
+from toril.lake.source.positions import check_partitions, refuse_removed
 from toril.lake.source.reading import Stretch
 from toril.log import Log, Partition, Position
 from toril.log.entry import START
@@ -37,6 +38,7 @@ async def plan_batch(
 ) -> list[list[Stretch]]:
     """What each task of a batch reads; all of it has floors under this name from now on."""
     upto = await tails(log) if options.upto is None else options.upto
+    await check_places(log, options)
     starts: dict[Partition, Position | str] = {}
     for text, (last, _) in upto.items():
         partition = Partition.parse(text)
@@ -64,7 +66,21 @@ def start_of(options: Options, partition: Partition) -> Position | str:
     if isinstance(options.start, str):
         return options.start
     place = options.start.get(str(partition))
-    return "first" if place is None else Position(*place)
+    if place is not None:
+        return Position(*place)
+    # What comes after the epochs that are named comes after the positions, all of it.
+    newest = max((Partition.parse(name).epoch for name in options.start), default=partition.epoch)
+    return START if partition.epoch > newest else "first"
+
+
+async def check_places(log: Log, options: Options) -> None:
+    """Refuse positions that are in no partition, and such as are gone with theirs."""
+    layout = await log.layout(anew=True)
+    start = None if isinstance(options.start, str) else options.start
+    for option, marks in (("start", start), ("after", options.after), ("upto", options.upto)):
+        check_partitions(layout, option, marks or {})
+    if options.upto is None and (options.after is not None or start):
+        refuse_removed(layout, start or options.after or {})
 
 
 async def group(log: Log, stretches: Sequence[Stretch], most: int) -> list[list[Stretch]]:

@@ -9,6 +9,7 @@ from toril.lake.errors import SourceDiverged
 from toril.log import Partition, Position
 from toril.log.entry import START
 from toril.log.errors import GapFound
+from toril.log.layout import Layout
 
 Marks = dict[str, tuple[int, str]]
 """By partition (``07``, ``2:07``): the ordinal and the id of the last entry that is done with.
@@ -29,7 +30,6 @@ def bounded(after: Mapping[str, tuple[int, str]], tails: Mapping[str, tuple[int,
     """
     if most < 1:
         raise InvalidValue("most", most, "at least 1 entry")
-    _refuse_removed(after, tails)
     left: dict[Partition, int] = {}
     for name, (last, last_id) in tails.items():
         done, done_id = after.get(name, START)
@@ -76,15 +76,31 @@ def diverged(partition: object, at: Position, there: str) -> SourceDiverged:
     )
 
 
-def _refuse_removed(after: Mapping[str, tuple[int, str]], tails: Mapping[str, tuple[int, str]]) -> None:
-    """An epoch that is over and was removed must have been read."""
-    oldest = min((Partition.parse(name).epoch for name in tails), default=1)
-    known = {Partition.parse(name).epoch for name in after}
-    if oldest > 1 and not known & {oldest, oldest - 1}:
-        raise GapFound(
-            f"GAP epoch {oldest - 1} of the log was removed before it was read here; "
-            "start at the first entry that is there"
-        )
+def refuse_removed(layout: Layout, after: Mapping[str, tuple[int, str]]) -> None:
+    """Refuse to go on from here where what comes next went with an epoch that was removed.
+
+    Epochs are read one after the other: before the last one that is named, what is not named was read.
+    """
+    named = {Partition.parse(name): ordinal for name, (ordinal, _) in after.items()}
+    newest = max((partition.epoch for partition in named), default=0)
+    for epoch in layout.ever[: layout.oldest - 1]:
+        # A log may have lost an epoch before it noted where they end.
+        ends = layout.ends.get(epoch.number, (int(epoch.number > newest),) * epoch.partitions)
+        for one, end in zip(epoch.all(), ends, strict=True):
+            done = named.get(one, START.ordinal if epoch.number >= newest else end)
+            if done < end:
+                raise GapFound(
+                    f"GAP partition {one}: entries from {done + 1} on were removed with epoch {epoch.number} "
+                    f"of the log before they were read here; the first ones are of epoch {layout.oldest}"
+                )
+
+
+def check_partitions(layout: Layout, option: str, marks: Mapping[str, tuple[int, str]]) -> None:
+    """Refuse positions in what was never a partition of the log: their names are misspelt."""
+    for name in marks:
+        if not layout.had(Partition.parse(name)):
+            had = ", ".join(f"{epoch.all()[0]} to {epoch.all()[-1]}" for epoch in layout.ever)
+            raise InvalidValue(f"option {option}", name, f"the log has, or had, partitions {had}")
 
 
 def in_order(marks: Mapping[str, tuple[int, str]]) -> dict[str, list[int | str]]:

@@ -15,7 +15,7 @@ from toril.errors import TorilError
 from toril.lake.source.door import Door
 from toril.lake.source.floors import SILENT_STREAM, Floors, new_name
 from toril.lake.source.options import Options, marks_of
-from toril.lake.source.plan import Task, group, start_of
+from toril.lake.source.plan import Task, check_places, group, start_of
 from toril.lake.source.positions import Marks, between, in_order
 from toril.lake.source.reading import Stretch
 from toril.lake.source.tasks import read_task
@@ -112,7 +112,8 @@ class _Opened:
         return self.door.do(self._begin())
 
     async def _begin(self) -> Marks:
-        layout = await self.door.log.layout(anew=True)
+        await check_places(self.door.log, self._options)
+        layout = await self.door.log.layout()
         found = await self._floors.put({one: start_of(self._options, one) for one in layout.partitions()})
         return {str(partition): (at.ordinal, at.id) for partition, at in found.items()}
 
