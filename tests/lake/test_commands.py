@@ -240,6 +240,27 @@ def upkeep(operator: Operator, clickhouse: Path) -> None:
     assert not erased["remains"]
 
 
+@pytest.mark.parametrize("command", [("generations",), ("promote", "trace_summary", "--back", "--yes")])
+def test_a_misspelt_log_is_not_made(
+    command: tuple[str, ...], servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = emptied(servers.get("valkey-standalone"))
+    monkeypatch.setenv(URL_VARIABLE, server.url)
+
+    def types(*more: str) -> None:
+        CliRunner().invoke(cli, ["lake", *command, *more], catch_exceptions=False)
+
+    with pytest.raises(InvalidValue, match="log 'lgo' is not valid: there is no log of this name at"):
+        types("--log", "lgo")
+    with pytest.raises(
+        InvalidValue, match="--log 'lgo' .* --program tests.lake.program:everything has log 'log'"
+    ):
+        types("--log", "lgo", EVERYTHING)
+    with pytest.raises(InvalidValue, match="log 'log' is not valid: there is no log of this name at"):
+        types("--log", "log", EVERYTHING)
+    assert server.ask("DBSIZE") == 0
+
+
 def test_old_events_become_spans_by_the_upcasters_of_the_program(operator: Operator) -> None:
     """On the way in; after the fact, where that was not said; and the audit knows of it."""
     lake, url = operator.lake, program.spans.url

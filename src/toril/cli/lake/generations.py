@@ -75,7 +75,7 @@ async def _live(where: Program, projection: str | None) -> dict[Key, GenerationS
     found: dict[Key, GenerationStanding] = {}
     if where.sourcing is None:
         return found
-    async with where.sourcing as sourcing:
+    async with where.opened(where.sourcing) as sourcing:
         for pipeline in sourcing.pipelines.values():
             for one in await pipeline.service.generations.standings():
                 name = f"{pipeline.name}/{one.projection}"

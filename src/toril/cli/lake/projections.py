@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from toril.cli.careful import INTERRUPTED, Refused
 from toril.cli.loading import load
@@ -19,13 +20,16 @@ from toril.cli.log.target import has_cold
 from toril.cli.runtime.target import load_pipelines
 from toril.cli.show import note
 from toril.cli.up import CLICKHOUSE_VARIABLE
+from toril.connection import connect
 from toril.connection.open import URL_VARIABLE, environment_url
 from toril.errors import InvalidValue
 from toril.events.declared import DeclaredProjection
 from toril.events.projection import FoldProjection
 from toril.events.upcasters import Upcasters
+from toril.keyspace import LogKeys
 from toril.lake.subjects import Subject, find_subject, subjects_of
 from toril.log import ColdStore
+from toril.log.layout import existing_layout
 from toril.pipelines.spans.ingestion import Ingestion
 from toril.pipelines.spans.memory import MemorySpanTable, MemoryTraceTable
 from toril.pipelines.spans.summary import SPAN_AGGREGATE
@@ -90,12 +94,19 @@ class Program:
         return found
 
     @asynccontextmanager
+    async def opened(self, sourcing: EventSourcing) -> AsyncIterator[EventSourcing]:
+        """The event sourcing, open; an error where its log is not there, which opening it would make."""
+        async with connect(self.url) as redis:
+            await existing_layout(redis, LogKeys(self.log))
+            async with sourcing:
+                yield sourcing
+
+    @asynccontextmanager
     async def service(
         self, subject: Subject, cold: ColdStore | None = None
     ) -> AsyncIterator[EventSourcingService]:
         """The service of the projection's pipeline, open."""
-        sourcing = self.live(subject)
-        async with sourcing:
+        async with self.opened(self.live(subject)) as sourcing:
             log = sourcing.log
             assert log is not None
             log.cold = log.cold or cold
@@ -123,7 +134,11 @@ def program(said: str | None, url: str | None, log_name: str) -> Program:
     target = load_pipelines(said)
     if target.sourcing.in_memory:
         raise Refused("these pipelines live in memory://, in a process of their own: nobody can look in")
-    return _of(target.sourcing)
+    its = _of(target.sourcing)
+    given = click.get_current_context().get_parameter_source("log_name")
+    if log_name != its.log and given is not ParameterSource.DEFAULT:
+        raise InvalidValue("--log", log_name, f"the EventSourcing of --program {said} has log {its.log!r}")
+    return its
 
 
 def _of(sourcing: EventSourcing) -> Program:

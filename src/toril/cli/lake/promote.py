@@ -173,7 +173,7 @@ def _back(where: Program, subject: Subject, path: str | None, master: str | None
 
 
 async def _take_back(where: Program, subject: Subject) -> tuple[int, int]:
-    async with where.live(subject) as sourcing:
+    async with where.opened(where.live(subject)) as sourcing:
         return await take_back(sourcing.pipelines[subject.pipeline].service, subject.name)
 
 
