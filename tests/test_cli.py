@@ -33,6 +33,21 @@ def value(*args: str, **env: str) -> Any:
     return json.loads(done.stdout)
 
 
+def test_what_an_error_quotes_does_not_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise TorilError("no table at \x1b]0;mine\x07\x1b[2J\u202elake:\r\nmake it")
+
+    program = importlib.import_module("toril.cli.main")  # whose function is toril.cli.main
+    monkeypatch.setattr(program, "cli", fails)
+    with pytest.raises(SystemExit):
+        program.main()
+    assert capsys.readouterr().err == (
+        "error: no table at \\x1b]0;mine\\x07\\x1b[2J\\u202elake:\\x0d\nmake it\n"
+    )
+
+
 def test_help_and_version() -> None:
     assert "toril" in run("--version").stdout
     assert toril.__version__ in run("--version").stdout

@@ -9,7 +9,7 @@ from rich.text import Text
 
 import toril
 from toril.cli.lazy import Lazy, LazyGroup
-from toril.cli.show import errors
+from toril.cli.show import errors, safe
 from toril.errors import TorilError
 
 COMMANDS = {
@@ -58,5 +58,5 @@ def main() -> None:
     try:
         cli()
     except TorilError as problem:
-        errors.print(Text.assemble(("error: ", "bold red"), str(problem)), soft_wrap=True)
+        errors.print(Text.assemble(("error: ", "bold red"), safe(str(problem))), soft_wrap=True)
         sys.exit(1)
