@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from toril.events import AnyEvent, DeclaredProjection, FirstBy, FoldProjection, Maximum, Sum
 from toril.lake import keysets
-from toril.lake.diff import Difference, Side, diff_of
+from toril.lake.diff import Difference, Found, Held, Side, Tally, diff_of, differences
 from toril.lake.keysets import Keysets
 from toril.lake.subjects import code_of
 
@@ -121,6 +121,45 @@ def test_each_kind_of_difference_is_counted_and_has_a_reason(spark: SparkSession
     assert "version 3 failed: ProjectionError: no" in by["failed", ""].samples[0].one
     assert all(its.reason for its in found.differences)
     assert msgspec.json.encode(found.as_value())
+
+
+def test_states_that_are_not_equal_to_the_byte_are_different() -> None:
+    """To Python 1, 1.0 and true are equal, and 0.0 and -0.0, wherever they are in a value."""
+
+    def found(one: bytes, other: bytes, **forms: str) -> list[Found]:
+        return list(differences(Held(2, one), Held(2, other), forms, forms))
+
+    for one, other, kind in (
+        (5, 5.0, "other kind"),
+        (1, True, "other kind"),
+        (0.0, -0.0, "rounding"),
+        ([5], [5.0], "other value"),
+        ({"a": [1]}, {"a": [True]}, "other value"),
+        ({"a": 0.0}, {"a": -0.0}, "other value"),
+    ):
+        assert [(its.kind, its.field) for its in found(stored(v=one), stored(v=other))] == [(kind, "v")]
+    (value, order) = (
+        found(stored(f=[0, "e", 5]), stored(f=other), f="first_by")
+        for other in ([0, "e", 5.0], [0.0, "e", 5])
+    )
+    assert value == [Found("other kind", "f", "5", "5.0")]
+    assert order == [Found("other event", "f", "5", "5")]
+    # In other words, and in another order: it is no state of Toril's.
+    other = b'{"version": 1, "state": {"b": 1e1, "a": "\\u0061"}, "projection": "cart"}'
+    assert [its.kind for its in found(stored(a="a", b=10.0), other)] == ["other bytes"]
+    assert [its.kind for its in found(stored(a="a", b=10), other)] == ["other kind"]
+    for damaged in (b'{"state":[1', stored(a=1).replace(b"1}}", b'"\xff"}}')):
+        assert [its.kind for its in found(damaged, stored(a=1))] == ["unreadable"]
+    header = found(stored(a=1), stored(a=1).replace(b'"version":1', b'"version":2'))
+    assert header == [Found("other value", "projection and version", '["cart",1]', '["cart",2]')]
+    side = Side("generation 1", code_of(Cart), CUT)
+    tally = Tally(side, Side("live", code_of(Cart)))
+    tally.compare(("acme", "cart", "1"), Held(2, stored(a=[1])), Held(2, stored(a=[1.0])))
+    tally.compare(("acme", "cart", "2"), Held(2, stored(a="a", b=10.0)), Held(2, other))
+    tally.compare(("acme", "cart", "3"), Held(2, other), Held(2, other))
+    done = tally.finished()
+    assert (done.compared, done.equal, len(done.differences)) == (3, 1, 2)
+    assert all(its.reason for its in done.differences)
 
 
 def test_samples_are_few_and_always_the_same(spark: SparkSession) -> None:

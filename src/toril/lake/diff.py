@@ -1,7 +1,8 @@
 """Two generations of a projection, field by field; or one of them against the live states.
 
-Differences are counted by kind and field, with a few samples of each, and each kind has a reason. Where
-states are equal to the byte, nothing is decoded.
+Differences are counted by kind and field, with a few samples of each, and each kind has a reason. States
+are equal where their bytes are: a field that is the same to the byte is not decoded, and values are compared
+as JSON has them, to which 1, 1.0 and true are three.
 """
 
 from __future__ import annotations
@@ -164,6 +165,7 @@ KIND = "other kind"
 ROUNDING = "rounding"
 ORIGIN = "other event"
 VALUE = "other value"
+WRITTEN = "other bytes"
 
 
 class Held(NamedTuple):
@@ -211,15 +213,17 @@ def differences(
         if left is None or right is None:
             yield Found(UNREADABLE, "", _shown(one.state), _shown(other.state))
             return
+        found = False
         for name in sorted(left.keys() | right.keys()):
-            if name not in left or name not in right:
-                yield Found(MISSING, name, _shown(left.get(name, ...)), _shown(right.get(name, ...)))
-                continue
-            a, b = left[name], right[name]
-            if a != b or type(a) is not type(b):
-                a, b, chosen = _as_shown(a, one_forms.get(name)), _as_shown(b, other_forms.get(name)), (a, b)
-                kind = ORIGIN if a == b and chosen[0] != chosen[1] else _kind(a, b)
-                yield Found(kind, name, _shown(a), _shown(b))
+            a, b = left.get(name), right.get(name)
+            if a is None or b is None:
+                found = True
+                yield Found(MISSING, name, _shown(a), _shown(b))
+            elif a != b and (said := _in_field(name, a, b, one_forms.get(name), other_forms.get(name))):
+                found = True
+                yield said
+        if not found:
+            yield Found(WRITTEN, "", _shown(one.state), _shown(other.state))
 
 
 def _failure(held: Held) -> str:
@@ -228,16 +232,41 @@ def _failure(held: Held) -> str:
     return f"version {held.failed_version} failed: {held.failed or ''}"[:LONGEST]
 
 
-def _fields(state: bytes | None) -> dict[str, Any] | None:
-    """The fields of a stored state; a state that has none is one itself. None where it cannot be read."""
+class _Stored(msgspec.Struct):
+    state: msgspec.Raw
+    projection: msgspec.Raw = msgspec.Raw(b"null")
+    version: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_stored = msgspec.json.Decoder(_Stored).decode
+_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_value = msgspec.json.Decoder().decode
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _fields(state: bytes | None) -> dict[str, bytes] | None:
+    """The fields of a stored state, as JSON; a state that has none is one itself. None: it cannot be read."""
     try:
-        said = msgspec.json.decode(state or b"")
-        inside = said["state"]
-    except (msgspec.MsgspecError, TypeError, KeyError):
+        said = _stored(state or b"")
+        inside = bytes(said.state)
+        made = _parts(inside) if inside.startswith(b"{") else {"state": inside}
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    made = dict(inside) if isinstance(inside, dict) else {"state": inside}
-    header = f"{said.get('projection')} {said.get('version')}"
-    return {**made, "projection and version": header}
+    header = b"[%s,%s]" % (bytes(said.projection), bytes(said.version))
+    return {**{name: bytes(raw) for name, raw in made.items()}, "projection and version": header}
+
+
+def _in_field(name: str, one: bytes, other: bytes, form: str | None, other_form: str | None) -> Found | None:
+    """How two values of a field differ, as JSON; None where they are the same in other words."""
+    try:
+        left, right = _value(one), _value(other)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return Found(UNREADABLE, name, _shown(one), _shown(other))
+    if _canonical(left) == _canonical(right):
+        return None
+    a, b = _as_shown(left, form), _as_shown(right, other_form)
+    kind = ORIGIN if _canonical(a) == _canonical(b) else _kind(a, b)
+    return Found(kind, name, _shown(_canonical(a)), _shown(_canonical(b)))
 
 
 def _as_shown(stored: Any, form: str | None) -> Any:
@@ -257,10 +286,9 @@ def _kind(one: Any, other: Any) -> str:
     return KIND
 
 
-def _shown(value: Any) -> str:
-    if value is ...:
+def _shown(raw: bytes | None) -> str:
+    if raw is None:
         return "not there"
-    raw = value if isinstance(value, bytes) else msgspec.json.encode(value)
     text = raw.decode(errors="replace")
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
@@ -387,6 +415,8 @@ def reason(found: Difference, one: Side, other: Side) -> str:
         return "an event that the projection takes in the one and not in the other" + _code(one, other)
     if found.kind == UNREADABLE:
         return "a state that is no JSON of a projection: it was not written by Toril, or is damaged"
+    if found.kind == WRITTEN:
+        return "the same values in other bytes: one of the states was not written by Toril's encoder"
     if found.kind == MISSING:
         return f"only one of them has the field{_code(one, other)}"
     if found.kind == ROUNDING:
