@@ -305,6 +305,6 @@ async def test_the_same_number_is_refused(redis: Connection) -> None:
 def test_partitions_have_a_text_form() -> None:
     for partition in (Partition(1, 7), Partition(2, 7), Partition(3, 1234)):
         assert Partition.parse(str(partition)) == partition
-    for wrong in ("", "x", "1:", ":1", "1:x"):
+    for wrong in ("", "x", "1:", ":1", "1:x", "²", "²:1"):
         with pytest.raises(InvalidValue, match="partition"):
             Partition.parse(wrong)

@@ -40,7 +40,7 @@ class Partition(NamedTuple):
     def parse(cls, text: str) -> Partition:
         """From its text form: ``07``, or ``2:07`` in a later epoch."""
         epoch, colon, number = text.rpartition(":")
-        if not number.isdigit() or (colon and not epoch.isdigit()):
+        if not number.isdecimal() or (colon and not epoch.isdecimal()):
             raise InvalidValue("partition", text, "a number like 07, with its epoch 2:07")
         return cls(int(epoch) if colon else 1, int(number))
 

@@ -16,7 +16,7 @@ def generation_name(name: str, number: int) -> str:
 def split_generation(name: str) -> tuple[str, int]:
     """The projection's name, and which generation it is; 1 for anything else than a generation."""
     base, _, number = name.rpartition("@")
-    return (base, int(number)) if base and number.isdigit() and int(number) > 1 else (name, 1)
+    return (base, int(number)) if base and number.isdecimal() and int(number) > 1 else (name, 1)
 
 
 def concerns(decided: str, processor: str) -> bool:
