@@ -79,9 +79,11 @@ class Shop:
         assert self.sourcing.log is not None
         return self.sourcing.log
 
-    async def buy(self, basket: str, *prices: Any, tenant: str = "acme") -> None:
+    async def buy(self, basket: str, *prices: Any, tenant: str = "acme", schema_version: int = 1) -> None:
         """Events of a basket."""
-        events = [NewEvent(type="bought", data={"price": price}) for price in prices]
+        events = [
+            NewEvent(type="bought", data={"price": price}, schema_version=schema_version) for price in prices
+        ]
         await self.pipeline.service.store_events(tenant, basket, events)
 
 

@@ -14,6 +14,7 @@ import msgspec
 import toril
 from toril.errors import InvalidValue
 from toril.events.declared import DeclaredProjection
+from toril.events.event import AnyEvent, restore_event
 from toril.events.projection import AnyProjection
 from toril.events.upcasters import Upcasters
 from toril.lake.codes import text_of
@@ -47,6 +48,11 @@ class Subject:
     def anew(self) -> str:
         """The name of its next generation, whichever that is: what it heeds of people's decisions."""
         return generation_name(self.processor, NEXT)
+
+    def event(self, key: str, version: int, recorded_at: int, body: bytes) -> AnyEvent:
+        """A recorded event in the form that is known now, as live has it."""
+        event = restore_event(body, key, version=version, recorded_at=recorded_at)
+        return event if self.upcasters is None else self.upcasters.apply(event)
 
 
 TRACE_SUMMARY = Subject(

@@ -13,9 +13,8 @@ from pyspark.sql.functions import expr
 
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
-from toril.events.event import LARGEST_VERSION, restore_event
+from toril.events.event import LARGEST_VERSION
 from toril.events.projection import wants
-from toril.events.upcasters import Upcasters
 from toril.lake.engine import engine_for
 from toril.lake.generations import Filters
 from toril.lake.history import history
@@ -116,7 +115,7 @@ def _check_time(at: int | None) -> None:
 
 
 def _folded(subject: Subject, aggregate: Aggregate, events: DataFrame) -> StateThen:
-    projection, upcasters = subject.projection, subject.upcasters or Upcasters()
+    projection = subject.projection
     home = Decision.home(aggregate)
     state, version, recorded_at = projection.initial(), 0, None
     decided: list[tuple[str, Decision]] = []
@@ -132,9 +131,7 @@ def _folded(subject: Subject, aggregate: Aggregate, events: DataFrame) -> StateT
             left_out = {one.version for one in its}
         try:
             if row["version"] not in left_out:
-                event = upcasters.apply(
-                    restore_event(body, aggregate.key, version=row["version"], recorded_at=row["recorded_at"])
-                )
+                event = subject.event(aggregate.key, row["version"], row["recorded_at"], body)
                 state = projection.apply(state, event) if wants(projection.event_types, event) else state
         except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to this event
             error = f"{type(problem).__name__}: {problem}"
