@@ -17,9 +17,11 @@ from toril import connect
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.lake.archive import GROUP
+from toril.lake.diff import Diff
 from toril.lake.errors import LakeError, OtherWriter
 from toril.lake.generations import RETIRED, Generation, Plan, find, generations, read
 from toril.lake.lake import Lake
+from toril.lake.live import diff_live
 from toril.lake.progress import Tasks
 from toril.lake.promote import promote, retire
 from toril.lake.replay import Progress, replay
@@ -27,7 +29,7 @@ from toril.lake.source import tails
 from toril.lake.subjects import find_subject
 from toril.lake.tables import EVENTS
 from toril.lake.travel import state_at, states_at
-from toril.log import Log, Retention
+from toril.log import Entry, HistoryTrimmed, Log, Retention
 from toril.log.upkeep import trim
 from toril.testing import standalone
 
@@ -271,6 +273,47 @@ def test_what_people_decided_live_is_decided_the_same_in_replay(url: str, lake: 
     with states_at(lake, subject, url=url, at=undecided) as then:
         failed = {row["aggregate_id"]: row["failed_version"] for row in then.collect()}
     assert failed == {"good": None, "skipped": None, "last": None, "waits": 2, "later": 2}
+    found = during(shop := Shop(url), lambda: compared_later(shop, lake, third), worker=True)
+    assert [(one.differences, one.compared, one.equal) for one in found] == [([], 6, 6), ([], 6, 6)]
+
+
+async def compared_later(shop: Shop, lake: Lake, made: Generation) -> list[Diff]:
+    """Live goes on with what it cannot take, or read, and people decide about it: it is no difference.
+
+    What it says with the log, and with a log that was trimmed.
+    """
+    service, subject, backend = shop.pipeline.service, shop.subjects[NAME], shop.sourcing.backend
+    assert backend is not None
+    await shop.buy("good", "broken", 5)
+    await shop.buy("new", "broken", 5)
+    await shop.buy("skipped", 8, schema_version=2)
+    await shop.log.append(Aggregate("acme", "basket", "last"), [b"{"])
+    await shop.buy("last", 6)
+
+    async def failed() -> bool:
+        found = await service.get_failed_events("acme", processor="basket@2")
+        return {one.aggregate.id for one in found} == {"waits", "good", "new", "last"}
+
+    await until(failed, "what cannot be taken to fail")
+    await service.skip_failed("basket@2", "acme", "last", by="ann", reason="no JSON")
+
+    async def done() -> bool:
+        found = [await service.get_projection("basket", "acme", one) for one in ("skipped", "last")]
+        return [one.version for one in found if one is not None] == [4, 4]
+
+    await until(done, "the rest to be processed")
+    with_log = await diff_live(lake, made, subject, service, backend)
+    await asyncio.to_thread(archive, lake, shop.url)
+    read = Log.read
+
+    async def trimmed(self: Log, aggregate: Aggregate, *asked: int, **how: int) -> list[Entry]:
+        if aggregate.type == "basket":
+            raise HistoryTrimmed(1, 1000)
+        return await read(self, aggregate, *asked, **how)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Log, "read", trimmed)
+        return [with_log, await diff_live(lake, made, subject, service, backend)]
 
 
 async def promoted_and_skipped(shop: Shop, lake: Lake, made: Generation) -> int:

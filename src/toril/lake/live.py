@@ -11,15 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
-from toril.events.errors import StoreError
-from toril.events.event import AnyEvent, restore_event
 from toril.events.projection import wants
-from toril.events.upcasters import Upcasters
 from toril.lake.diff import SAMPLES, Diff, Held, Side, Tally
 from toril.lake.generations import Generation, read
 from toril.lake.history import KEYS
@@ -84,7 +82,7 @@ async def diff_live(
                 continue
             held = None
             if place is not None and place[1] > generation.plan.cut.get(place[0], (0, ""))[0]:
-                held = await _further(Held(0, None), found.version, aggregate, lake, subject, work, service)
+                held = await _further(Held(0, None), found, aggregate, lake, subject, work, service, backend)
             tally.compare((aggregate.tenant, aggregate.type, aggregate.id), held, found)
     return tally.finished()
 
@@ -207,70 +205,88 @@ async def _pair(
     state = None if row["state"] is None else bytes(row["state"])
     held = Held(row["version"], state, row["failed_version"], row["failed"])
     found = await _live(aggregate, work, backend)
-    if found is None or found.version <= held.version:
+    if found is None or _tried(found) <= held.version:
         return held, found
-    return await _further(held, found.version, aggregate, lake, subject, work, service), found
+    return await _further(held, found, aggregate, lake, subject, work, service, backend), found
+
+
+def _tried(found: Held) -> int:
+    """The last event that live has taken, or could not take."""
+    return found.failed_version or found.version
 
 
 async def _live(aggregate: Aggregate, work: ProjectionWork, backend: Backend) -> Held | None:
     loaded = await backend.find(work.processor, aggregate)
     if loaded is None:
         return None
-    failed = loaded.version + 1 if loaded.status == "f" else None
-    if work.store is None:
-        return Held(loaded.version, loaded.state, failed)
-    kept = await work.store.load(work.projection, aggregate)
-    return None if kept is None else Held(kept.version, work.projection.encode(kept.state), failed)
+    projection, state, version = work.projection, loaded.state, loaded.version
+    if work.store is not None:
+        kept = await work.store.load(projection, aggregate)
+        if kept is not None:
+            state, version = projection.encode(kept.state), kept.version
+        elif version:
+            return None
+    if state is None:  # it has taken no event yet, so nothing is kept
+        state = projection.encode(projection.initial())
+    return Held(version, state, loaded.version + 1 if loaded.status == "f" else None)
 
 
 async def _further(
     held: Held,
-    version: int,
+    found: Held,
     aggregate: Aggregate,
     lake: Lake,
     subject: Subject,
     work: ProjectionWork,
     service: EventSourcingService,
+    backend: Backend,
 ) -> Held:
-    """A state taken on by the events after it, as live has them, up to the first that it cannot take."""
+    """A state taken on by the events that live has tried, up to the first that it cannot take."""
     projection = subject.projection
     state = projection.initial() if held.state is None else projection.decode(held.state)
     name = aggregate.id if subject.aggregate_type == aggregate.type else f"{aggregate.type}:{aggregate.id}"
     left_out = await service.skipped(work.name, aggregate.tenant, name)
     at = held.version
-    while at < version:
-        last = min(at + READ_AT_ONCE, version)
-        try:
-            events = (await service.store.read(aggregate, at + 1, last - at)).events
-        except StoreError:  # they were trimmed
-            events = await asyncio.to_thread(_archived, lake, subject, aggregate, at + 1, last)
-        if not events:
-            break
-        for event in events:
+    while recorded := await _recorded(
+        lake, backend, aggregate, at + 1, min(at + READ_AT_ONCE, _tried(found))
+    ):
+        for one in recorded:
             try:
-                if event.version not in left_out and wants(projection.event_types, event):
-                    state = projection.apply(state, event)
+                if one.version not in left_out:
+                    event = subject.event(aggregate.key, *one)
+                    state = projection.apply(state, event) if wants(projection.event_types, event) else state
             except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to this event
                 failed = f"{type(problem).__name__}: {problem}"
-                return Held(at, projection.encode(state), event.version, failed)
-            at = event.version
+                return Held(at, projection.encode(state), one.version, failed)
+            at = one.version
     return Held(at, projection.encode(state))
 
 
-def _archived(
-    lake: Lake, subject: Subject, aggregate: Aggregate, first: int, last: int
-) -> tuple[AnyEvent, ...]:
-    """Events of an aggregate from the lake."""
-    upcasters = subject.upcasters or Upcasters()
+class _Recorded(NamedTuple):
+    """An event as it was recorded, which may be one that cannot be read."""
+
+    version: int
+    recorded_at: int
+    body: bytes
+
+
+async def _recorded(
+    lake: Lake, backend: Backend, aggregate: Aggregate, first: int, last: int
+) -> Sequence[_Recorded]:
+    """Events of an aggregate, from the log, or from the lake where they were trimmed."""
+    if first > last:
+        return []
+    try:
+        entries = await _log_of(backend).read(aggregate, first, most=last - first + 1)
+    except HistoryTrimmed:
+        return await asyncio.to_thread(_archived, lake, aggregate, first, last)
+    return [_Recorded(one.version, one.recorded_at, one.body) for one in entries]
+
+
+def _archived(lake: Lake, aggregate: Aggregate, first: int, last: int) -> Sequence[_Recorded]:
     rows = lake.read(EVENTS).where(f"{_is(aggregate)} AND version BETWEEN {first} AND {last}")
-    return tuple(
-        upcasters.apply(
-            restore_event(
-                bytes(row["body"]), aggregate.key, version=row["version"], recorded_at=row["recorded_at"]
-            )
-        )
-        for row in rows.select("version", "recorded_at", "body").orderBy("version").collect()
-    )
+    chosen = rows.select(*_Recorded._fields).orderBy("version")
+    return [_Recorded(version, recorded_at, bytes(body)) for version, recorded_at, body in chosen.collect()]
 
 
 def _is(aggregate: Aggregate) -> str:
