@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,9 @@ from tests.lake.span_events import a_span, body_of
 from tests.waiting import until
 from toril.aggregate import Aggregate
 from toril.cli.careful import INTERRUPTED, Refused
-from toril.cli.lake import working
+from toril.cli.lake import generations, replay, working
+from toril.cli.lake import promote as promoting
+from toril.cli.lake.projections import standing_still
 from toril.cli.lake.target import ui
 from toril.cli.main import cli
 from toril.cli.show import errors
@@ -38,9 +40,11 @@ from toril.connection.open import URL_VARIABLE
 from toril.errors import InvalidValue
 from toril.events import NewEvent
 from toril.lake import progress
+from toril.lake.generations import Generation, Plan
 from toril.lake.lake import Lake
 from toril.lake.progress import Tasks, watching_all
 from toril.lake.runs import RUNS
+from toril.lake.subjects import Code
 from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS, Table
 from toril.log import Log
 from toril.runtime.backend import GenerationError
@@ -144,6 +148,7 @@ def test_a_day_of_an_operator(operator: Operator, tmp_path: Path) -> None:
     assert (first["what"], first["engine"]) == ("began", "fold")
     assert first["spark_ui"] == ui(operator.lake.spark)
     assert (done["what"], done["number"], done["rows"], done["state"]) == ("done", 2, 6, "whole")
+    assert done["failed"] == 0
     with operator.monkeypatch.context() as often:
         often.setattr(working, "SAY_EVERY", 0.0)
         often.setattr(progress, "LOOK_EVERY", 0.05)
@@ -194,12 +199,15 @@ def promote(operator: Operator) -> None:
     with workers():
         began, *_, done = operator.lines("promote", "basket", EVERYTHING, "--yes", "--patience", "60s")
         assert began == {"what": "began", "doing": "promoting", "spark_ui": ui(operator.lake.spark)}
-        assert done == {"what": "promoted", "generation": 2, "before": 1}
+        assert done == {"what": "promoted", "generation": 2, "before": 1, "failed": 0}
         with pytest.raises(GenerationError, match="readers see generation 2"):
             operator.types("retire", "basket", "2", EVERYTHING, "--yes")
         (back,) = operator.lines("promote", "basket", "--back", EVERYTHING, "--yes")
         assert back == {"what": "taken back", "generation": 1, "before": 2}
-    *_, gone = operator.lines("retire", "basket", "2", EVERYTHING, "--yes")
+    with operator.monkeypatch.context() as often:
+        often.setattr(working, "SAY_EVERY", 0.0)
+        *far, gone = operator.lines("retire", "basket", "2", EVERYTHING, "--yes")
+    assert [(one["rows"], one["of_rows"]) for one in far if "rows" in one][-1:] == [(6, 6)]
     assert gone == {"projection": "shop/basket", "retired": 2, "live_states": 6}
     there = {one["number"]: one for one in operator.asks("generations", "basket", EVERYTHING)}
     assert there[1]["live"]["state"] == "current"
@@ -235,9 +243,29 @@ def upkeep(operator: Operator, clickhouse: Path) -> None:
         ("lake_trace_summaries", True),
         ("lake_rollups", True),
     ]
+    *_, would = operator.lines("erase", "globex", "--dry-run")
+    shown, beside = operator.sees("erase", "globex", "--dry-run")
     *_, erased = operator.lines("erase", "globex", "--yes")
+    rows = {one["table"]: one["rows"] for one in erased["tables"]}
+    assert {one["table"]: one["rows"] for one in would["tables"]} == rows
+    assert (would["dry_run"], would["rows"]) == (True, erased["rows"])
+    assert "trace_summaries" in shown
+    assert "nothing was changed" in beside
     assert {one["table"]: one["rows"] for one in erased["tables"]}["events"] == 2 * TRACES
     assert not erased["remains"]
+
+
+def test_aggregates_that_stand_still_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan(projection="shop/basket", number=2, cut={}, engine="fold", code=Code())
+    stopped = "of its aggregates stand still, at an event that the projection could not take"
+    for failed in (0, 1200):
+        made = Generation(plan, 2, rows=5000, failed=failed)
+        replay._answer(made, replay._Shown(None, None), 1.0, json_=False)
+        told = [capsys.readouterr().out, promoting._question(made)]
+        assert [f"1,200 {stopped}" in one for one in told] == [bool(failed)] * 2
+        assert generations._failed(made, None) == failed
+        assert generations._failed(replace(made, retired_at=1), None) == 0
+    assert standing_still(1).startswith("1 of its aggregates stands still")
 
 
 @pytest.mark.parametrize("command", [("generations",), ("promote", "trace_summary", "--back", "--yes")])

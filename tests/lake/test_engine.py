@@ -168,7 +168,7 @@ class Maker:
         if roll > 0.75:
             left, right = (
                 self.pick([path(self.pick(STRS)), self.json()]),
-                self.pick(["a", "", "ü", True, "\n"]),
+                self.pick(["a", "", "ü", True, "\n", "${name}"]),
             )
         made = self.pick(
             [
@@ -214,7 +214,7 @@ class Maker:
             by = FirstBy if what == 6 else LastBy
             kind = self.pick([kind, object])
             return by(self.value(kind), kind, where=where, **self.order())
-        named = {self.pick(["a", "metadata.002", "it's"]): self.anything() for _ in range(2)}
+        named = {self.pick(["a", "metadata.002", "it's", "${x}"]): self.anything() for _ in range(2)}
         return FirstPerKey(
             named,
             prefixes=self.pick([None, {"metadata.": "data.attributes"}, {"m": "data.attributes"}]),
@@ -269,6 +269,7 @@ class Costs(DeclaredProjection):
     Spans = Flag(where=path("data.kind").equals(1))
     aggregate_id = Minimum("data.end", int)
     first_version = Maximum("data.start", int)
+    named = Count(where=path("data.name").equals("${name}"))
 
 
 def test_an_event_that_stops_its_aggregate_live_does_so_in_both_engines(data: Data) -> None:

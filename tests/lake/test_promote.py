@@ -250,7 +250,7 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
         await trade.buy(30)
         async with trade.going_on():
             made = await asyncio.to_thread(replay, lake, subject, url=url)
-            assert made.number == 2
+            assert (made.number, made.failed) == (2, 1)
             await asyncio.to_thread(archive, lake, url)
             await trim(shop.log)
             for step in STEPS:
@@ -274,6 +274,7 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
             assert resumes.told == ["ready"]
             before = len(trade.seen)
             assert (done.number, done.before, done.loaded.placed) == (2, 1, 0), "they had come before"
+            assert done.failed == 1
             await until(lambda: _seen(trade, before + 5), "some more looks")
         assert (trade.seen[0], trade.seen[-1]) == (False, True)
         assert trade.seen == sorted(trade.seen), "first the one, then the other"
@@ -305,7 +306,9 @@ def test_once_per_state_when_a_replay_is_promoted_under_traffic(
         assert falls.told[:2] == ["ready", "behind"]
         assert falls.told.count("ready") == 2
         await trade.look()
-        assert await retire(None, None, its, "basket", 1) == len(trade.bought) + 1
+        went: list[int] = []
+        gone_with_it = await retire(None, None, its, "basket", 1, progress=went.append)
+        assert gone_with_it == went[-1] == len(trade.bought) + 1
         await trade.buy(10)
         await trade.done("basket@2")
         assert await trade.states("basket@2") == folded(BasketInCents(), trade.bought)

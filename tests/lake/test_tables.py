@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from toril.errors import InvalidValue
 from toril.lake.erasures import ERASURES
+from toril.lake.quoting import table_at
 from toril.lake.rewind import LOST
 from toril.lake.runs import RUNS
 from toril.lake.summaries import TRACE_SUMMARIES
@@ -32,3 +34,11 @@ def test_the_page_has_every_column_of(table: Table) -> None:
         kind = "struct" if kind.startswith("struct") else kind
         assert column.comment
         assert line == f"| `{column.name}` | `{kind}` | {column.comment} |"
+
+
+def test_a_place_that_spark_would_change_is_refused() -> None:
+    assert table_at("/data/it`s $5/{x}/events") == "delta.`/data/it``s $5/{x}/events`"
+    with pytest.raises(
+        InvalidValue, match=r"place of a table '/data/\$\{x\}/events' is not valid: it has no"
+    ):
+        table_at("/data/${x}/events")

@@ -15,7 +15,8 @@ from toril.errors import InvalidValue
 from toril.lake.lake import Lake
 from toril.lake.travel import state_at, states_at
 
-TEA = Aggregate("acme", "basket", "tea")
+TEA = Aggregate("acme${x}", "basket", "tea${env:HOME}")  # of which Spark would make others
+CUP = Aggregate("acme", "basket", "tea")
 
 
 def test_an_aggregate_as_it_was_at_each_version_and_time(servers: Servers, lake: Lake) -> None:
@@ -23,23 +24,23 @@ def test_an_aggregate_as_it_was_at_each_version_and_time(servers: Servers, lake:
     shop = Shop(url)
     subject = shop.subjects["shop/basket"]
 
-    async def trade(basket: str, *prices: object, **said: int) -> int:
+    async def trade(of: Aggregate, *prices: object, **said: int) -> int:
         """Buys, and says a time between what was bought before and after."""
-        await shop.buy(basket, *prices, **said)
+        await shop.buy(of.id, *prices, tenant=of.tenant, **said)
         await asyncio.sleep(0.005)
         now = time.time_ns()
         await asyncio.sleep(0.005)
         return now
 
     async def first() -> tuple[int, int]:
-        one = await trade("tea", 1, 2)
-        await trade("cup", 7)
-        await trade("cup", 8, schema_version=2)  # there are no upcasters: any form is taken
-        two = await trade("tea", 3)
+        one = await trade(TEA, 1, 2)
+        await trade(CUP, 7)
+        await trade(CUP, 8, schema_version=2)  # there are no upcasters: any form is taken
+        two = await trade(TEA, 3)
         return one, two
 
     async def second() -> int:
-        return await trade("tea", 4, "broken", 6)
+        return await trade(TEA, 4, "broken", 6)
 
     early, middle = during(shop, first)
     archive(lake, url)
@@ -56,8 +57,8 @@ def test_an_aggregate_as_it_was_at_each_version_and_time(servers: Servers, lake:
     assert found.recorded_at is not None
     assert found.recorded_at < early
     with states_at(lake, subject, url=url, at=middle) as rows:
-        assert states(rows) == folded(Basket(), {"acme:tea": [1, 2, 3], "acme:cup": [7, 8]})
-    cup = state_at(lake, subject, Aggregate("acme", "basket", "cup"), url=url)
+        assert states(rows) == folded(Basket(), {f"{TEA.tenant}:{TEA.id}": [1, 2, 3], "acme:tea": [7, 8]})
+    cup = state_at(lake, subject, CUP, url=url)
     assert (cup.version, cup.state["sum"], cup.failed) == (2, 15, None)
     refused: list[tuple[dict[str, Any], str]] = [
         ({"version": -1}, "a whole number from 0"),

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 from pyspark.sql import SparkSession
 
+from toril.lake.quoting import table_at
 from toril.lake.sessions import is_remote
 from toril.lake.storage import LOG, Files, files_at
 
@@ -127,7 +128,7 @@ def _restored(said: object) -> int:
 def _in_history(spark: SparkSession, place: str) -> Iterator[Commit]:
     done = 0
     for most in LOOK_BACK:
-        history = spark.sql(f"DESCRIBE HISTORY delta.`{place}` LIMIT {most}")
+        history = spark.sql(f"DESCRIBE HISTORY {table_at(place)} LIMIT {most}")
         asked = ("version", "userMetadata", "try_cast(operationMetrics['numOutputRows'] AS BIGINT)")
         also = ("operation = 'RESTORE'", "operationParameters['version']")
         rows = history.selectExpr(*asked, *also).collect()

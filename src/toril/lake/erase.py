@@ -117,15 +117,8 @@ def erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
 
     Erase the tenant from the log first: what the log still has is archived again.
     """
-    check_tenant(tenant)
-    mine = own_session(lake)
-    files = files_of(mine)
+    mine, files = _opened(lake, tenant)
     report = ErasedFromLake()
-    there = tables_in(files)
-    if not there:
-        raise LakeError(f"there is no lake at {lake.path} (nothing was changed)")
-    for name in set(NAMES).intersection(there):
-        mine.check(name)
     looked = {ERASURES.name}  # which is written to meanwhile, and knows no tenants
     tables: list[_Erasing] = []
     done = 0
@@ -163,19 +156,46 @@ def erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
     return report
 
 
+def would_erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
+    """What :func:`erase` would find: the tables, and how many rows of each. Nothing is changed."""
+    mine, files = _opened(lake, tenant)
+    report = ErasedFromLake()
+    names = [name for name in tables_in(files) if name != ERASURES.name]
+    for done, name in enumerate(names):
+        if told is not None:
+            told(done, len(names), f"{name}: looking for rows")
+        properties = mine.properties(name)
+        if not _has_tenants(mine, name, properties, report):
+            continue
+        whole = _is_only_about(_plan(properties), tenant)
+        rows = mine.read(name) if whole else _of(mine, name, tenant)
+        report.tables.append(ErasedTable(table=name, rows=rows.count(), whole=whole))
+    return report
+
+
+def _opened(lake: Lake, tenant: str) -> tuple[Lake, Files]:
+    """The lake in a session of its own, and its files; an error where it is none, or of a later Toril."""
+    check_tenant(tenant)
+    mine = own_session(lake)
+    files = files_of(mine)
+    there = tables_in(files)
+    if not there:
+        raise LakeError(f"there is no lake at {lake.path} (nothing was changed)")
+    for name in set(NAMES).intersection(there):
+        mine.check(name)
+    return mine, files
+
+
 _ORDER = {name: place for place, name in enumerate(("events", "quarantine", "spans", "trace_summaries"))}
 
 
 def _look(lake: Lake, files: Files, name: str, tenant: str, report: ErasedFromLake) -> _Erasing | None:
     """What is to be done for a table; a generation of this tenant alone that is whole is removed at once."""
     properties = lake.properties(name)
-    if "toril.table" not in properties:
-        report.remains.append(f"{name}: it is not a table of Toril's, and was not touched")
-        return None
-    if name != RUNS.name and "tenant" not in lake.read(name).columns:
+    if not _has_tenants(lake, name, properties, report):
         return None
     plan = _plan(properties)
-    if plan is None or plan.filters.tenant != tenant:
+    if plan is None or not _is_only_about(plan, tenant):
         return _Erasing(lake, files, name, tenant, properties, plan)
     if _is_under_way(lake, plan, properties):
         # Its folder must stay: a replay that is under way would make a table of its own there.
@@ -189,6 +209,18 @@ def _look(lake: Lake, files: Files, name: str, tenant: str, report: ErasedFromLa
         ErasedTable(table=name, whole=True, rows=rows, files=len(there) - logs, bytes=size, log_files=logs)
     )
     return None
+
+
+def _has_tenants(lake: Lake, name: str, properties: Mapping[str, str], report: ErasedFromLake) -> bool:
+    """Whether a table may have rows of a tenant; one of somebody else's is noted."""
+    if "toril.table" not in properties:
+        report.remains.append(f"{name}: it is not a table of Toril's, and was not touched")
+        return False
+    return name == RUNS.name or "tenant" in lake.read(name).columns
+
+
+def _is_only_about(plan: Plan | None, tenant: str) -> bool:
+    return plan is not None and plan.filters.tenant == tenant
 
 
 class _Erasing:
@@ -342,7 +374,7 @@ class _Erasing:
         with self.lake.keeping_record(self.name):
             if self.interval:
                 self.lake.spark.sql(
-                    f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES ('{INTERVAL}' = '{self.interval}')"
+                    f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES ('{INTERVAL}' = {quoted(self.interval)})"
                 )
             gone = [ERASING, "toril.fence"] if self.interval else [ERASING, "toril.fence", INTERVAL]
             said = ", ".join(f"'{name}'" for name in gone)

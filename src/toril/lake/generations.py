@@ -102,19 +102,28 @@ class Generation:
     """Its commits that are written: one for each portion, and one more when all was looked through."""
     retired_at: int | None = None
     rows: int | None = None
-    """How many aggregates it has, where that was looked at."""
+    """How many aggregates it had when it was made; None where it is not whole."""
+    failed: int | None = None
+    """How many of them stand still, at an event that the projection could not take."""
     erasures: int = 0
     """Batches that are no portions."""
 
     @classmethod
     def after(cls, plan: Plan, last: Record, retired_at: int | None = None) -> Generation:
         """As the last batch of its table says."""
-        return cls(plan, last.batch - last.source, retired_at, erasures=last.source)
+        done = last.batch - last.source
+        return cls(plan, done, retired_at, last.rows, last.failed, erasures=last.source)
 
     def record(self, portion: int, run: str) -> Record:
-        """That of the batch which has a portion, from 1 on."""
-        batch = portion + self.erasures
-        return Record(batch=batch, source=self.erasures, positions=self.plan.cut, run=run)
+        """That of the batch which has a portion, from 1 on; of the one after them, with what was counted."""
+        return Record(
+            batch=portion + self.erasures,
+            source=self.erasures,
+            positions=self.plan.cut,
+            rows=self.rows,
+            failed=self.failed,
+            run=run,
+        )
 
     @property
     def number(self) -> int:
@@ -137,8 +146,13 @@ class Generation:
         """As JSON has it."""
         said: dict[str, Any] = msgspec.to_builtins(self.plan)
         said["code"].pop("fields")
-        done = min(self.done, self.plan.portions)
-        return {**said, "state": self.state, "portions_done": done, "rows": self.rows}
+        return {
+            **said,
+            "state": self.state,
+            "portions_done": min(self.done, self.plan.portions),
+            "rows": self.rows,
+            "failed": self.failed,
+        }
 
 
 def table_of(plan: Plan, shown: tuple[Column, ...] = ()) -> Table:

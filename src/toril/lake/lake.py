@@ -24,7 +24,7 @@ import toril
 from toril.lake.commits import SOMETIME, Commit, commits
 from toril.lake.errors import ForeignTable, LakeError, NewerTable
 from toril.lake.problems import explained
-from toril.lake.quoting import quoted
+from toril.lake.quoting import quoted, table_at
 from toril.lake.storage import LOG, files_at
 from toril.lake.tables import FORM, NAMES, Table
 
@@ -52,6 +52,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     upcast: bool | None = None
     """Of ``spans``: whether an upcaster has changed what was recorded, in this batch or one before it; None
     where one of before this was noted is among them."""
+    rows: int | None = None
+    """Of a generation that is whole: how many aggregates it had when it was looked through."""
+    failed: int | None = None
+    """And how many of them have an event that the projection could not take."""
     run: str = ""
     """The run that wrote it."""
     code: str = toril.__version__
@@ -89,7 +93,7 @@ class Lake:
 
     def sql_name(self, table: Table | str) -> str:
         """What SQL calls it."""
-        return f"delta.`{self.place(table)}`"
+        return table_at(self.place(table))
 
     def exists(self, table: Table | str) -> bool:
         """Whether a table is at its place; what is there and is not that table is refused."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -74,6 +74,8 @@ class Promoted:
     before: int
     """Which generation readers saw before; 0: none."""
     loaded: Loaded
+    failed: int
+    """How many aggregates stand still, at an event that the projection could not take."""
 
 
 async def promote(
@@ -93,7 +95,7 @@ async def promote(
     ``service``: of the pipeline that it belongs to. ``patience``: seconds to wait; None: as long as it takes.
     """
     told = progress or Progress()
-    loaded = await load(lake, generation, service, url=url, progress=told)
+    loaded, failed = await load(lake, generation, service, url=url, progress=told)
     told.loaded(loaded)
     name, number = _name(generation), generation.number
     began = time.monotonic()
@@ -103,7 +105,7 @@ async def promote(
             told.ready(standing)
             with suppress(GenerationBehind):  # it has fallen behind again just now
                 before = await service.generations.switch(name, number, within=within)
-                return Promoted(number, before, loaded)
+                return Promoted(number, before, loaded, failed)
             continue
         runs = await _runs(service, generation_name(name, number))
         told.behind(standing, runs)
@@ -123,8 +125,11 @@ async def load(
     *,
     url: str | None,
     progress: Progress | None = None,
-) -> Loaded:
-    """Bring the states of a generation to the live store, and let workers go on from its cut."""
+) -> tuple[Loaded, int]:
+    """Bring the states of a generation to the live store, and let workers go on from its cut.
+
+    Says how many of them an event has stopped, too.
+    """
     told = progress or Progress()
     refuse_part(generation)
     await _refuse_other(generation, service)
@@ -137,12 +142,13 @@ async def load(
             f"an event that the projection could not take, and {MOST_FAILED:,} may have: fix it first"
         )
     async with aclosing(_rebuilt(lake, generation, rows, url, failed)) as states:
-        return await service.generations.load(
+        loaded = await service.generations.load(
             _name(generation),
             generation.number,
             states,
             progress=lambda done: told.loading(done, count),
         )
+    return loaded, failed
 
 
 async def take_back(service: EventSourcingService, name: str) -> tuple[int, int]:
@@ -175,13 +181,18 @@ async def retire(
     service: EventSourcingService | None,
     name: str,
     number: int,
+    *,
+    progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Remove a generation from the live store and from the lake; says how many live states went."""
+    """Remove a generation from the live store and from the lake; says how many live states went.
+
+    ``progress`` is told so as it goes.
+    """
     gone = 0
     if service is not None:
         standings = await service.generations.standings(name)
         if any(one.number == number for one in standings):
-            gone = await service.generations.retire(name, number)
+            gone = await service.generations.retire(name, number, progress=progress)
     if lake is not None and generation is not None:
         await asyncio.to_thread(remove, lake, generation, time.time_ns())
     return gone

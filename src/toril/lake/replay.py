@@ -113,15 +113,16 @@ def replay(
                 spread(lake.spark, all_of_it.count // plan.portions),
                 watching(lake.spark, f"{plan.name}, portion {number + 1}", partial(told.tasks, number)),
             ):
-                rows = states_of(all_of_it, subject, filters, portion, plan.engine)
-                rows = with_shown(rows, subject.projection)
-                _write(lake, rows, table, begun.record(number + 1, run))
+                made = states_of(all_of_it, subject, filters, portion, plan.engine)
+                made = with_shown(made, subject.projection)
+                _write(lake, made, table, begun.record(number + 1, run))
             told.wrote(number)
         told.checking()
-        count = check_whole(lake, plan, all_of_it, subject)
+        rows, failed = check_whole(lake, plan, all_of_it, subject)
+        whole = replace(begun, done=plan.portions + 1, rows=rows, failed=failed)
         nothing = lake.spark.createDataFrame([], lake.read(table).schema)
-        _write(lake, nothing, table, begun.record(plan.portions + 1, run))
-    return replace(begun, done=plan.portions + 1, rows=count)
+        _write(lake, nothing, table, whole.record(whole.done, run))
+    return whole
 
 
 def _write(lake: Lake, rows: DataFrame, table: Table, record: Record) -> None:
@@ -291,8 +292,8 @@ def reserve(all_of_it: History, subject: Subject, plan: Plan) -> None:
 # ---------------------------------------------------------------------------- is it whole?
 
 
-def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) -> int:
-    """Refuse a generation that is not of every event; says how many aggregates it has.
+def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) -> tuple[int, int]:
+    """Refuse a generation that is not of every event; says how many aggregates it has, and how many failed.
 
     Versions are 1, 2, 3 … so the last ones count the events. Of a part of history they do not.
     """
@@ -303,9 +304,9 @@ def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) ->
         "count_if(failed_version IS NOT NULL) AS failed",
         "count(1) AS rows",
     ).collect()
-    count: int = row["rows"]
+    counted: tuple[int, int] = (row["rows"], row["failed"])
     if plan.filters:
-        return count
+        return counted
     events = all_of_it.events(subject.aggregate_type)
     if row["failed"]:
         events = events.join(broadcast(failed), list(KEYS), "left_anti")
@@ -316,4 +317,4 @@ def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) ->
             f"{row['versions']:,}; the lake does not go back to the first event, or has lost some: "
             "`toril lake audit` says which"
         )
-    return count
+    return counted

@@ -19,6 +19,8 @@ from toril.runtime.generations import GenerationStanding
 
 Key = tuple[str, int]
 
+RUNS_LIVE = ("current", "ready", "catching up")
+
 
 @click.command()
 @click.argument("projection", metavar="[PROJECTION]", required=False)
@@ -62,6 +64,10 @@ def generations(
         Column("code", least=10, leave=1),
     ]
     rows: list[list[str | Text]] = [_row(key, kept.get(key), live.get(key)) for key in keys]
+    if any(_failed(kept.get(key), live.get(key)) for key in keys):
+        columns.insert(5, Column("failed", right=True))
+        for key, row in zip(keys, rows, strict=True):
+            row.insert(5, number(_failed(kept.get(key), live.get(key)), "red"))
     if not rows:
         say(Text("There is no generation yet: 'toril lake replay' makes one."))
         return
@@ -84,17 +90,23 @@ async def _live(where: Program, projection: str | None) -> dict[Key, GenerationS
     return found
 
 
+def _failed(kept: Generation | None, live: GenerationStanding | None) -> int:
+    """How many of its aggregates stand still: live, where it runs there, else as it was made."""
+    if live is not None and live.state in RUNS_LIVE:
+        return live.failed
+    return 0 if kept is None or kept.state == "retired" else kept.failed or 0
+
+
 def _row(key: Key, kept: Generation | None, live: GenerationStanding | None) -> list[str | Text]:
     styles = {"current": "bold green", "unfinished": "yellow", "retired": "dim", "retiring": "dim"}
     state = "" if kept is None else kept.state
     seen = "" if live is None else live.state
-    goes_on = live is not None and live.state in ("current", "ready", "catching up")
     return [
         one_line(key[0]),
         number(key[1]),
         Text(state, styles.get(state, "")),
         Text(seen, styles.get(seen, "")),
-        number(live.behind) if live is not None and goes_on else "",
+        number(live.behind) if live is not None and live.state in RUNS_LIVE else "",
         "" if kept is None else local(kept.plan.begun_at // 1_000_000),
         "" if kept is None else kept.plan.engine,
         "" if kept is None else one_line(str(kept.plan.filters)),

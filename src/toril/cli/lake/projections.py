@@ -159,6 +159,14 @@ async def cold_store(clickhouse: str | None) -> AsyncIterator[ColdStore | None]:
         yield ClickHouseColdStore(database)
 
 
+def standing_still(failed: int | None) -> str:
+    """What there is to say of aggregates that have failed; nothing where there are none, or nobody knows."""
+    if not failed:
+        return ""
+    stand = "stands" if failed == 1 else "stand"
+    return f"{failed:,} of its aggregates {stand} still, at an event that the projection could not take"
+
+
 def moment(field: str) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
     """Read a moment, as nanoseconds since 1970: ``2026-11-16T08:00``; without a zone it is UTC."""
 

@@ -20,6 +20,7 @@ from toril.cli.lake.projections import (
     program,
     program_option,
     projection_argument,
+    standing_still,
 )
 from toril.cli.lake.target import lake_options, log_option, opened, ui, url_option
 from toril.cli.lake.working import bars
@@ -107,7 +108,8 @@ def promote(
                 done = asyncio.run(_promote(where, subject, lake, chosen, within, seconds, clickhouse, told))
             one.rows = {chosen.plan.name: done.loaded.placed}
     if as_lines:
-        as_json({"what": "promoted", "generation": done.number, "before": done.before}, indent=None)
+        said = {"generation": done.number, "before": done.before, "failed": done.failed}
+        as_json({"what": "promoted", **said}, indent=None)
         return
     say(
         Text.assemble(
@@ -116,6 +118,8 @@ def promote(
             f" see generation {done.number}; before, they saw {done.before or 'none'}",
         )
     )
+    if still := standing_still(done.failed):
+        say(Text(still, "yellow"))
     note(
         "'toril lake promote --back' takes it back; the one before goes on running until 'toril lake retire'"
     )
@@ -135,7 +139,9 @@ def _chosen(lake: Lake, subject: Subject, number: int | None) -> Generation:
 
 
 def _question(chosen: Generation) -> str:
-    return f"Let all readers of {chosen.plan.projection} see generation {chosen.number} ({chosen.plan.code})?"
+    plan, still = chosen.plan, standing_still(chosen.failed)
+    question = f"Let all readers of {plan.projection} see generation {plan.number} ({plan.code})?"
+    return f"{still}. {question}" if still else question
 
 
 async def _promote(

@@ -18,6 +18,7 @@ from toril.cli.lake.projections import (
     program,
     program_option,
     projection_argument,
+    standing_still,
 )
 from toril.cli.lake.target import lake_options, log_option, opened, ui, url_option
 from toril.cli.lake.working import bars
@@ -234,5 +235,7 @@ def _answer(made: Generation, told: _Shown, seconds: float, *, json_: bool) -> N
         )
     )
     say(Text(f"by {one_line(str(plan.code))}; {one_line(str(plan.filters))}", "dim"))
+    if still := standing_still(made.failed):
+        say(Text(still, "yellow"))
     if told.kept and not plan.filters:
         note(f"'toril lake diff {plan.projection} {plan.number} live' compares it with what readers see")

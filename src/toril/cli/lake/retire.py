@@ -106,9 +106,12 @@ async def _retire(
         await make_sure("retire", question, yes)
         with (
             _recorded(lake, subject, number) as run,
-            working(lake.spark, "removing", quiet=quiet),
+            working(lake.spark, "removing", quiet=quiet) as shown,
         ):
-            gone = await retired(lake, kept, service, subject.name, number)
+            of = 0 if kept is None else kept.rows or 0
+            gone = await retired(
+                lake, kept, service, subject.name, number, progress=lambda done: shown.rows(done, of)
+            )
             run.rows = {f"{FOLDER}/{subject.processor}/{number}": gone}
             return gone
 
