@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.classic import dataframe
 
 from tests.conftest import Servers, emptied
 from tests.lake.filling import with_log
+from tests.lake.rows import add_events, as_texts
 from tests.lake.shop import Basket, Shop, archive, during, folded, states
 from tests.lake.span_events import a_span, body_of
 from tests.lake.span_events import archive as archive_spans
-from tests.lake.test_erase import found
+from tests.lake.test_erase import SUMS, found
 from toril.events import Upcasters
 from toril.lake.erase import erase
+from toril.lake.erasures import ERASURES, note
 from toril.lake.errors import OtherWriter
 from toril.lake.files import own_session
 from toril.lake.generations import find, read
 from toril.lake.lake import Lake, Record
+from toril.lake.maintain import Upkept, maintain
 from toril.lake.problems import passing
 from toril.lake.quarantine import requeue
 from toril.lake.replay import replay
 from toril.lake.rollups import RollupsStep, rollups_of
+from toril.lake.runs import Runs
 from toril.lake.spans import SpansStep
+from toril.lake.storage import LocalFiles
 from toril.lake.summaries import TRACE_SUMMARIES, SummariesStep, summaries_of
-from toril.lake.tables import QUARANTINE, ROLLUPS, SPANS, Table
+from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS, WHOSE, Table
 from toril.pipelines.spans.recording import SPAN_RECORDED
 
 pytestmark = pytest.mark.timeout(900)
@@ -85,6 +94,41 @@ class Job(threading.Thread):
         """Let it through, until it has ended."""
         self.gate.opened.set()
         self.join()
+
+
+class HeldUpkeep(threading.Thread):
+    """Upkeep of a table beside the test: it has written its files, and waits before it commits them.
+
+    By what Delta has in it for such tests: each thread may have an observer of its transactions.
+    """
+
+    def __init__(self, lake: Lake, table: str) -> None:
+        super().__init__()
+        self.table = table
+        self.done: list[Upkept] = []
+        self._lake = lake
+        self._delta: Any = lake.spark._jvm.org.apache.spark.sql.delta  # type: ignore[union-attr]
+        phases = self._delta.fuzzer.OptimisticTransactionPhases.forName(table)
+        for phase in ("analysis", "initial", "prepare", "backfill", "postCommit"):
+            getattr(phases, f"{phase}Phase")().passThrough()
+        self._commit = phases.commitPhase()
+        self._observer = self._delta.fuzzer.PhaseLockingTransactionExecutionObserver(phases)
+        others = getattr(getattr(self._delta, "NoOpTransactionExecutionObserver$"), "MODULE$")
+        self._observer.setNextObserver(others, True)
+        self.start()
+        while not self._commit.hasReached():
+            assert self.is_alive()
+            time.sleep(0.05)
+
+    def run(self) -> None:
+        self._delta.TransactionExecutionObserver.setObserver(self._observer)
+        self.done += maintain(self._lake, [self.table])
+
+    def finish(self) -> None:
+        """Let it commit, until it has ended."""
+        if self.is_alive():
+            self._commit.passThrough()
+            self.join()
 
 
 @pytest.fixture
@@ -151,6 +195,81 @@ def test_tenant_walls_no_step_and_no_requeue_writes_what_it_had_read(lake: Lake,
         there = lake.read(table).select(*rows.columns).orderBy(*by).collect()
         assert there == rows.collect()
         assert {row["tenant"] for row in there} == {"globex"}
+
+
+def test_tenant_walls_upkeep_that_has_written_its_files_loses_none_of_others_and_brings_nothing_back(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit meets the fence, or comes when the log was cut; and what the report cannot know, it says."""
+    add_events(lake, 1, 20, ["globex"], files=6)
+    add_events(lake, 2, 20, [GONE, "globex"], day=1)
+    late = replace(SUMS, name="late")
+    for table in (SUMS, late):
+        lake.ensure(table)
+        rows = lake.read(EVENTS).selectExpr(*(one.name for one in WHOSE), "CAST(body AS STRING) AS said")
+        lake.append(rows.repartition(6), table, Record(batch=1, source=1))
+    runs = Runs(lake)
+    busy, quiet, ends, asked, _ = (
+        runs.begin(what, {"tenant": GONE} if what == "requeue" else {})
+        for what in ("run", "run", "maintain", "requeue", "audit")
+    )
+    before = {
+        name: as_texts(lake.read(name).where(f"tenant <> '{GONE}'")) for name in ("events", "sums", "late")
+    }
+    version = lake.version(late)
+    jobs = {name: HeldUpkeep(lake, name) for name in before}
+    assert found(lake, GONE)
+
+    def told(_: int, __: int, what: str) -> None:
+        name, _, doing = what.partition(": ")
+        if doing == "removing its history" and name in ("events", "sums"):
+            jobs[name].finish()
+        if doing == "removing its history" and name == "events":
+            had = lake.last(EVENTS)
+            batch = Record(batch=had.batch + 1, positions=had.positions, run=busy.run)
+            lake.append(lake.read(EVENTS).limit(0), EVENTS, batch)
+            runs.end(ends)
+
+    def noted(mine: Lake, places: DataFrame) -> None:
+        """A job comes in between the note and the deletion, once."""
+        note(mine, places)
+        if lake.last(EVENTS).batch == 2:
+            add_events(lake, 3, 20, [GONE], day=2)
+
+    remove = LocalFiles.remove
+
+    def removed(files: LocalFiles, path: str) -> None:
+        remove(files, path)
+        if path == f"late/_delta_log/{version + 1:020d}.json":
+            jobs["late"].finish()
+
+    monkeypatch.setattr("toril.lake.erase.note", noted)
+    monkeypatch.setattr(LocalFiles, "remove", removed)
+    try:
+        report = erase(lake, GONE, told)
+    finally:
+        for job in jobs.values():
+            job.finish()
+    assert [(job.done[0].compacted, job.done[0].problems) for job in jobs.values()] == [
+        (2, []),
+        (1, []),
+        (1, []),
+    ]
+    for name, rows in before.items():
+        assert as_texts(lake.read(name)) == rows
+        assert DeltaTable(lake.place(name)).to_pyarrow_table().num_rows == len(rows)
+    assert len(lake.read(EVENTS).where("batch = 1").inputFiles()) == 2, "upkeep came through"
+    assert found(lake, GONE) == []
+    places = {
+        (row["log_partition"], ordinal)
+        for row in lake.read(ERASURES).collect()
+        for ordinal in range(row["first"], row["last"] + 1)
+    }
+    assert places == {(number % 2, number // 2 + 1) for number in (*range(20, 40, 2), *range(40, 60))}
+    silent, unknown = sorted(report.remains, key=lambda said: "has not ended" in said)
+    assert f"run {quiet.run} " in silent
+    assert "has written no batch of events since" in silent
+    assert f"requeue {asked.run} " in unknown
 
 
 def test_tenant_walls_a_replay_writes_nothing_of_what_it_had_read(servers: Servers, lake: Lake) -> None:

@@ -52,7 +52,8 @@ def test_all_that_changes_something_and_all_that_proves_something_is_recorded(
         assert [one.what for one in Runs(its).running()] == ["audit"]
         return look_through(its, **how)
 
-    def failing(*_: object) -> None:
+    def failing(*_: object, run: str) -> None:
+        assert [one.run for one in Runs(lake).running()] == [run]
         raise LakeError("acme cannot be erased just now")
 
     monkeypatch.setattr("toril.cli.lake.audit.look_through", looking)

@@ -17,8 +17,11 @@ from pyspark.sql import DataFrame
 from tests.lake.span_events import SCHEMA, Body, a_span, archive, body_of, rows_of
 from toril.events import StoreError, Upcasters
 from toril.events.event import restore_event
-from toril.lake.errors import OtherWriter
+from toril.lake import steps
+from toril.lake.errors import LakeError, OtherWriter
+from toril.lake.files import files_of
 from toril.lake.lake import Lake, Record
+from toril.lake.quarantine import requeue
 from toril.lake.reading import Reader
 from toril.lake.replay import typing_for
 from toril.lake.serving import ask
@@ -279,6 +282,44 @@ def test_an_event_is_in_one_table_when_two_programs_read_it_differently(lake: La
     )
     assert sorted(spans + refused) == [1, 2, 3]
     assert lake.last(SPANS).source == 1
+
+
+def test_tables_that_are_made_anew_are_whole_or_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``spans`` is made of all but what waits in quarantine; one that knows of what is gone says so."""
+    newer = body_of(a_span(2), schema_version=2)
+    archive(lake, [a_span(1), newer, b"nonsense"])
+    archive(lake, [a_span(3)])
+    archive(lake, [a_span(4), b"more nonsense"])
+    monkeypatch.setattr(steps, "BATCHES_AT_ONCE", 2)
+    upcasters = Upcasters()
+    upcasters.register(SPAN_RECORDED, 1, 2, dict)
+    for again in (False, True):
+        step = SpansStep(upcasters if again else None)
+        step.prepare(lake)
+        while step.once(lake) is not None:
+            pass
+        assert lake.last(SPANS).source == lake.last(QUARANTINE).source == 3
+        if not again:
+            assert requeue(lake, upcasters=upcasters).read == 1
+        rows = lake.read(SPANS).select("ordinal", "batch").orderBy("ordinal").collect()
+        assert [row["ordinal"] for row in rows] == [1, 2, 4, 5]
+        assert len({row["batch"] for row in rows}) > 1, "a part of the batches at a time"
+        waits = lake.read(QUARANTINE).where("requeued_at IS NULL").select("ordinal").collect()
+        assert sorted(row["ordinal"] for row in waits) == [3, 6]
+        files_of(lake).remove("quarantine" if again else "spans")
+    step.prepare(lake)
+    with pytest.raises(LakeError, match=r"quarantine up to 0: .* Remove .*/quarantine and .*/spans as well"):
+        step.once(lake)
+    files_of(lake).remove("events")
+    archive(lake, [a_span(1)])
+    with pytest.raises(LakeError, match="made anew"):
+        step.once(lake)
+    lake.append(lake.read(QUARANTINE).limit(0), QUARANTINE, Record(batch=1, source=3))
+    for _ in ("both have read of it", "quarantine has"):
+        with pytest.raises(LakeError, match=r"up to batch 3, and .* up to 1: .* Remove .*/spans"):
+            step.once(lake)
+        files_of(lake).remove("spans")
+        step.prepare(lake)
 
 
 def _others_read_it(place: Path, first: Span) -> None:

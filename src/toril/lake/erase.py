@@ -5,17 +5,27 @@ statistics have the smallest and largest values of each file. So, in this order:
 
 1. from each table its rows are deleted;
 2. each table is fenced, in two ways. An empty batch takes the number of the batch that a job may be about to
-   write. And a change of the table's properties has every transaction fail that is under way: so a file
-   that was there before it, and is not in the table after it, never will be;
+   write. And a change of the table's properties has every transaction fail that is under way, but those of
+   upkeep: OPTIMIZE commits its files all the same, as long as those that it has read are in the table;
 3. all tables are looked through. Where one has rows of the tenant, or there is a new table, it begins anew;
-4. of each table the files of former versions are removed, those of the change feed among them. (VACUUM goes
-   by clocks: without retention it takes away what a job is just writing, and with some it leaves what must
-   go.)
+4. of each table those files are removed that were there before the fence, are not in the table after it, and
+   have rows of the tenant: files of former versions, of the change feed, and of jobs that were cut off.
+   (VACUUM goes by clocks: without retention it takes away what a job is just writing, and with some it leaves
+   what must go.)
 5. one more empty batch says how far the table is, and becomes the beginning of the log: a checkpoint;
 6. all of the log before it is removed. Nothing can travel in time to before it.
 
 It can be cut off anywhere, and another run finishes it. Readers of former versions fail from then on, and a
 job that was in the middle of a batch begins that batch anew.
+
+**Why no file is missed.** What step 4 removes could only be added to the table by a transaction that began
+before the fence. If it is not OPTIMIZE, it fails there. If it is, it has read the tenant's rows from a file
+that was in the table; that one is there no more, as step 3 has found none, so OPTIMIZE gives up. Files
+without rows of the tenant stay, whosever they are; VACUUM takes them when their time has come.
+
+**What may stay** is said in the report: files that cannot be read, as somebody is writing them or was killed;
+and what a run that was under way at the fence may have been about to write. That it was at nothing, or has
+ended, is known when it says that it ended, and of a table when it has written a later batch there.
 
 **Why no row comes back.** A job may have read the tenant's rows, and keep them (in Spark's cache) until it
 writes them. It writes a batch under a number, by :meth:`Lake.append` or :meth:`Lake.recording`, and these
@@ -33,7 +43,7 @@ since nobody deletes between the fences and the looks (but ``rewind``, beside wh
 they were not found. If it was after that, the source itself has got rows after it was looked at: the same
 holds for it, and for its source, up to the log, of which the tenant was erased before all this. So there is
 no such batch. Into a table that is made later comes only what is read later. Upkeep, which has no numbers,
-rewrites what its transaction sees, and fails at the fence.
+rewrites files that are in the table when it commits, and these have no rows of the tenant.
 
 Some have rules of their own. ``requeue`` keeps what it has read over several numbers, and takes of it only
 what is in quarantine still, as it sees after it has the number. Of a generation, batches are portions: those
@@ -47,7 +57,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -58,11 +68,12 @@ from toril.aggregate import check_tenant
 from toril.lake.erasures import ERASURES, note
 from toril.lake.errors import LakeError
 from toril.lake.fence import again_and_again, take_number
-from toril.lake.files import current_files, files_of, own_session, tables_in
+from toril.lake.files import current_files, files_of, own_session, path_below, tables_in
 from toril.lake.generations import PLAN, RETIRED, Generation, Plan
 from toril.lake.lake import Lake
+from toril.lake.problems import SPARKS, spark_is_gone
 from toril.lake.quoting import quoted
-from toril.lake.runs import RUNS
+from toril.lake.runs import ONLY_READ, RUNS, OneRun, Runs
 from toril.lake.storage import LOG, Files
 from toril.lake.tables import BATCH, EVENTS, NAMES
 
@@ -112,15 +123,17 @@ class ErasedFromLake:
         return sum(table.rows for table in self.tables)
 
 
-def erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
+def erase(lake: Lake, tenant: str, told: Told | None = None, *, run: str = "") -> ErasedFromLake:
     """Remove all that a lake has of a tenant, for good. See the module's text.
 
-    Erase the tenant from the log first: what the log still has is archived again.
+    Erase the tenant from the log first: what the log still has is archived again. ``run``: what this is
+    called in the table ``runs`` itself.
     """
     mine, files = _opened(lake, tenant)
     report = ErasedFromLake()
     looked = {ERASURES.name}  # which is written to meanwhile, and knows no tenants
     tables: list[_Erasing] = []
+    others: dict[str, OneRun] = {}
     done = 0
 
     def tell(what: str) -> None:
@@ -132,6 +145,8 @@ def erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
 
     again = True
     while again:
+        # Before anything is deleted: a run that was told of the tenant is not in the table any more then.
+        others |= _writing(mine, run)
         new = [name for name in tables_in(files) if name not in looked]
         looked.update(new)
         # In the order in which rows come into them: what a job takes from one to the next is found there.
@@ -145,12 +160,18 @@ def erase(lake: Lake, tenant: str, told: Told | None = None) -> ErasedFromLake:
             table.fence()
         # Of all of them: a job may have read in one what another one has got too late.
         again = any(table.has_rows() for table in tables) or not looked.issuperset(tables_in(files))
+    others |= _writing(mine, run)
     for table in tables:
         tell(f"{table.name}: removing files of former versions")
-        report.remains += table.remove_files()
+        table.remove_files()
         tell(f"{table.name}: removing its history")
         table.cut_log()
         report.tables.append(table.done())
+    # As late as can be: what was under way at the fences has had time to end.
+    for table in tables:
+        report.remains += table.remains()
+    if others:
+        report.remains += _may_remain(Runs(mine).still(others.values()), tables)
     if told is not None:
         told(4 * len(tables), 4 * len(tables), "")
     return report
@@ -186,7 +207,35 @@ def _opened(lake: Lake, tenant: str) -> tuple[Lake, Files]:
     return mine, files
 
 
-_ORDER = {name: place for place, name in enumerate(("events", "quarantine", "spans", "trace_summaries"))}
+_ORDER = {name: place for place, name in enumerate(NAMES[:5])}
+"""The tables that a run feeds."""
+
+
+def _writing(lake: Lake, own: str) -> dict[str, OneRun]:
+    """The runs that are under way and may write to the lake."""
+    if not lake.exists(RUNS):
+        return {}
+    running = Runs(lake).running()
+    return {one.run: one for one in running if one.run != own and one.what not in ONLY_READ}
+
+
+def _may_remain(runs: Iterable[OneRun], tables: Iterable[_Erasing]) -> list[str]:
+    """What nobody knows of runs that were under way at the fences, and may still be."""
+    said = []
+    for one in runs:
+        since = "has not ended"
+        if one.what == "run":
+            # It writes one batch of a table after the other: after one since the fence, no former one comes.
+            silent = [table.name for table in tables if table.name in _ORDER and one.run not in table.writers]
+            if not silent:
+                continue
+            since = f"has written no batch of {', '.join(silent)} since"
+        said.append(
+            f"{one.what} {one.run} (process {one.pid} on {one.host}) was under way, and {since}: what it was "
+            "just writing, if anything, stays in files that belong to no version. Run it again later, or "
+            "leave them to `toril lake maintain`"
+        )
+    return said
 
 
 def _look(lake: Lake, files: Files, name: str, tenant: str, report: ErasedFromLake) -> _Erasing | None:
@@ -253,6 +302,14 @@ class _Erasing:
         self.rows = 0
         self.fenced: list[str] = []
         """Files that were there before the fence."""
+        self.others: set[str] = set()
+        """Those of them that are not in the table, and have no rows of the tenant."""
+        self.number = 0
+        """The last batch that was there at the fence."""
+        self.writers: set[str] = set()
+        """Runs that have written a later one."""
+        self.beginning = 0
+        """The version that the log begins with."""
 
     def has_rows(self) -> bool:
         """Whether there are any of the tenant."""
@@ -260,11 +317,16 @@ class _Erasing:
 
     def delete(self) -> None:
         """Delete the tenant's rows from the table as it is."""
-        if there := _of(self.lake, self.name, self.tenant).count():
+        condition = _condition(self.name, self.tenant)
+        if self.name == EVENTS.name:
+            # What a job adds after it was noted which places become empty stays until the next round.
+            condition += f" AND {BATCH.name} <= {self.lake.last(self.name).batch}"
+        rows = self.lake.read(self.name).where(condition)
+        if there := rows.count():
             self.rows += there
             if self.name == EVENTS.name:
-                self._note_places()
-            self._again_and_again(self._delete)
+                self._note_places(rows)
+            self._again_and_again(lambda: self._delete(condition))
 
     def fence(self) -> None:
         """Take the number of the batch that may come next, and have fail what is under way."""
@@ -272,31 +334,75 @@ class _Erasing:
             self._again_and_again(self._take_number)
         self.fenced = self._data_files()
         self._again_and_again(self._fence)
+        self.number = self.lake.last(self.name).batch
 
     def _data_files(self) -> list[str]:
         paths = (file.path for file in self.files.walk(self.name))
         return [path for path in paths if path.endswith(".parquet") and not path.startswith(f"{LOG}/")]
 
-    def remove_files(self) -> list[str]:
-        """Remove what was there before the fence, and is not in the table after it; what stays, and why."""
+    def remove_files(self) -> None:
+        """Remove the tenant's files that were there before the fence, and are not in the table after it."""
         current = current_files(self.lake, self.files, self.name)
-        for path in self.fenced:
-            if path not in current:
-                folder, _, name = path.rpartition("/")
-                self.files.remove(f"{self.name}/{path}")
-                # Hadoop keeps a checksum beside each file on a local disk.
-                self.files.remove("/".join(filter(None, (self.name, folder, f".{name}.crc"))))
-        others = [path for path in self._data_files() if path not in current]
-        if not others:
-            return []
-        what = f"{self.name}: {len(others):,} files that belong to no version: a job is, or was, at work. "
-        return [f"{what}Run it again when it has ended a batch, or leave them to `toril lake maintain`"]
+        former = [path for path in self.fenced if path not in current]
+        gone, unread = self._of_tenant(former)
+        self.others = set(former).difference(gone, unread)
+        for path in gone:
+            folder, _, name = path.rpartition("/")
+            self.files.remove(f"{self.name}/{path}")
+            # Hadoop keeps a checksum beside each file on a local disk.
+            self.files.remove("/".join(filter(None, (self.name, folder, f".{name}.crc"))))
 
     def cut_log(self) -> None:
         """Let the log begin anew."""
-        beginning = self._again_and_again(self._begin_log)
-        self._cut_log(beginning)
+        self._look_at_writers()
+        self.beginning = self._again_and_again(self._begin_log)
+        self._cut_log()
         self._again_and_again(self._end)
+
+    def remains(self) -> list[str]:
+        """What is still there, and why."""
+        self._look_at_writers()
+        self._cut_log()
+        # In this order: what is committed meanwhile is in the table.
+        there = self._data_files()
+        known = self.others.union(current_files(self.lake, self.files, self.name))
+        left = sum(map(len, self._of_tenant([path for path in there if path not in known])))
+        if not left:
+            return []
+        what = f"{self.name}: {left:,} files that belong to no version, and have rows of the tenant or cannot"
+        why = "be read: a job is, or was, at work. Run it again when it has ended a batch, or leave them to"
+        return [f"{what} {why} `toril lake maintain`"]
+
+    def _of_tenant(self, paths: list[str]) -> tuple[list[str], list[str]]:
+        """Which of some files have rows of the tenant; and which cannot be read."""
+        if not paths:
+            return [], []
+        column = "arguments" if self.name == RUNS.name else "tenant"
+        files = self.lake.spark.read.schema(f"{column} STRING").options(
+            __globPaths__=False, ignoreCorruptFiles=False, ignoreMissingFiles=False
+        )
+        place = self.lake.place(self.name)
+        try:
+            rows = files.parquet(*(f"{place}/{path}" for path in paths)).where(
+                _condition(self.name, self.tenant)
+            )
+            found = rows.select("_metadata.file_path").distinct().collect()
+        except SPARKS as problem:
+            if spark_is_gone(problem):
+                raise
+            if len(paths) == 1:
+                return [], [path for path in paths if self.files.has(f"{self.name}/{path}")]
+            half = len(paths) // 2
+            (has, broken), (has_too, broken_too) = map(self._of_tenant, (paths[:half], paths[half:]))
+            return has + has_too, broken + broken_too
+        there = set(paths)
+        return [path_below(row["file_path"], self.name, there) for row in found], []
+
+    def _look_at_writers(self) -> None:
+        last = self.lake.last(self.name).batch
+        records = (self.lake.last(self.name, batch) for batch in range(self.number + 1, last + 1))
+        # The two tables that are written in one step have a word of their own after the run's name.
+        self.writers |= {record.run.partition(" ")[0] for record in records}
 
     def done(self) -> ErasedTable:
         """What was removed."""
@@ -312,11 +418,10 @@ class _Erasing:
             log_files=logs,
         )
 
-    def _note_places(self) -> None:
+    def _note_places(self, rows: DataFrame) -> None:
         """Write down which places become empty, before they are."""
-        _of(self.lake, self.name, self.tenant).select(
-            "log_epoch", "log_partition", "ordinal"
-        ).createOrReplaceTempView("toril_erased_places")
+        places = rows.select("log_epoch", "log_partition", "ordinal")
+        places.createOrReplaceTempView("toril_erased_places")
         note(
             self.lake,
             self.lake.spark.sql(
@@ -326,10 +431,10 @@ class _Erasing:
             ),
         )
 
-    def _delete(self) -> None:
+    def _delete(self, condition: str) -> None:
         with self.lake.keeping_record(self.name):
             # What the commit says of it names the tenant; it goes with the log.
-            statement = f"DELETE FROM {self.sql_name} WHERE {_condition(self.name, self.tenant)}"  # noqa: S608
+            statement = f"DELETE FROM {self.sql_name} WHERE {condition}"  # noqa: S608
             self.lake.spark.sql(statement).collect()
             if "deletionVectors" in self.lake.detail(self.name)["tableFeatures"]:
                 # Rows that are only marked as deleted are still in their files.
@@ -356,19 +461,26 @@ class _Erasing:
     def _take_number(self) -> int:
         return take_number(self.lake, self.name, "erasure", apart=self.plan is not None)
 
-    def _cut_log(self, beginning: int) -> None:
+    def _cut_log(self) -> None:
         log = f"{self.name}/{LOG}"
         there = [file.path for file in self.files.walk(log)]
-        if not any(path.startswith(f"{beginning:020d}.checkpoint.") for path in there):
+        if not any(path.startswith(f"{self.beginning:020d}.checkpoint.") for path in there):
             raise LakeError(
-                f"{self.lake.place(self.name)} has no checkpoint of version {beginning}, so the log cannot "
-                "be cut: the rows are gone, its history is not yet; run it again"
+                f"{self.lake.place(self.name)} has no checkpoint of version {self.beginning}, so the log "
+                "cannot be cut: the rows are gone, its history is not yet; run it again"
             )
-        # The oldest first: whenever it is cut off, what is left has no hole.
-        for path in sorted(there, key=lambda path: path.lstrip(".")):
-            found = _VERSION.match(path)
-            if found and int(found[1]) < beginning:
+        # Once more after it was done: where a version is gone that a transaction from before is about to
+        # write, it writes it, and is told that it has committed.
+        while before := [path for path in there if self._is_before(path)]:
+            # The oldest first: whenever it is cut off, what is left has no hole.
+            for path in sorted(before, key=lambda path: path.lstrip(".")):
                 self.files.remove(f"{log}/{path}")
+            there = [file.path for file in self.files.walk(log)]
+
+    def _is_before(self, path: str) -> bool:
+        """Whether a file of the log is of before its beginning."""
+        found = _VERSION.match(path)
+        return found is not None and int(found[1]) < self.beginning
 
     def _end(self) -> None:
         with self.lake.keeping_record(self.name):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from urllib.parse import unquote
 
@@ -51,13 +51,18 @@ def current_files(lake: Lake, files: Files, name: str) -> dict[str, int]:
     sizes = {file.path: file.size for file in files.walk(name)}
     found: dict[str, int] = {}
     for path in paths:
-        below = path.rpartition(f"/{name}/")[2]
-        # Spark may say it as a URL; and a name may have a `%` of its own.
-        known = below if below in sizes else unquote(below)
+        known = path_below(path, name, sizes)
         if known not in sizes:
-            raise LakeError(f"{lake.place(name)} has no file {below}, and its last version names it")
+            raise LakeError(f"{lake.place(name)} has no file {known}, and its last version names it")
         found[known] = sizes[known]
     return found
+
+
+def path_below(path: str, name: str, there: Container[str]) -> str:
+    """The path below a table of a file that Spark names; ``there``: the paths that may be meant."""
+    below = path.rpartition(f"/{name}/")[2]
+    # Spark may say it as a URL; and a name may have a `%` of its own.
+    return below if below in there else unquote(below)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from toril.lake.errors import LakeError, OtherWriter, SourceDiverged
 from toril.lake.files import files_of
 from toril.lake.generations import generations
 from toril.lake.lake import Lake, Record
-from toril.lake.runs import RUNS, Runs
+from toril.lake.runs import ONLY_READ, RUNS, Runs
 from toril.lake.source import Door
 from toril.lake.summaries import TRACE_SUMMARIES
 from toril.lake.tables import BATCH, EVENTS, LOG_COLUMNS, QUARANTINE, ROLLUPS, SPANS, Column, Table
@@ -53,9 +53,6 @@ MADE_OF_EVENTS = (ROLLUPS, TRACE_SUMMARIES, SPANS, QUARANTINE)
 
 AT_ONCE = 200
 """Entries that the log is asked for in one go."""
-
-ONLY_READ = ("audit", "diff", "load")
-"""Commands that may be under way meanwhile: what they change is not in the lake."""
 
 
 @dataclass(slots=True, kw_only=True)

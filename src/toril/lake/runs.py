@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -45,6 +45,9 @@ RUNS = Table(
     ),
     constraints={"an_outcome": "outcome IN ('running', 'done', 'stopped', 'failed')"},
 )
+
+ONLY_READ = ("audit", "diff", "load")
+"""Commands that change nothing in the lake."""
 
 _SCHEMA = RUNS.schema()
 
@@ -148,6 +151,12 @@ class Runs:
         """All runs that have not said that they ended, and are not known to be gone."""
         found = _runs_in(self._newest().where(col("outcome") == "running"))
         return [one for one in found if not one.is_gone]
+
+    def still(self, some: Iterable[OneRun]) -> list[OneRun]:
+        """Those of some runs that have not said that they ended, and are not known to be gone."""
+        ended = self._lake.read(RUNS).where("ended_at IS NOT NULL").select("run").distinct().collect()
+        over = {row["run"] for row in ended}
+        return [one for one in some if one.run not in over and not one.is_gone]
 
     def _newest(self) -> DataFrame:
         """What is known of each run, the last one first."""

@@ -26,10 +26,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import current_timestamp, expr, lit
 
 from toril.events import Upcasters
-from toril.lake.errors import OtherWriter
+from toril.lake.errors import LakeError, OtherWriter
 from toril.lake.lake import Lake, Record
 from toril.lake.reading import NAMES, read_batches
-from toril.lake.steps import BATCHES_AT_ONCE, Step
+from toril.lake.steps import Step
 from toril.lake.tables import EVENTS, LOG_COLUMNS, QUARANTINE, SPANS, Table
 from toril.pipelines.spans.recording import SPAN_RECORDED
 
@@ -47,52 +47,53 @@ class SpansStep(Step):
         self.upcasters = upcasters
 
     @property
-    def tables(self) -> tuple[Table, ...]:
-        return (EVENTS, QUARANTINE, SPANS)
-
-    def prepare(self, lake: Lake) -> None:
-        lake.check_all(self.tables)
-        lake.ensure(QUARANTINE)
-        lake.ensure(SPANS)
+    def writes(self) -> tuple[Table, ...]:
+        return (QUARANTINE, SPANS)
 
     def once(self, lake: Lake, run: str = "") -> Record | None:
         refused = lake.last(QUARANTINE)
         have = lake.last(SPANS)
-        if refused.source > have.source:
-            return self._finish(lake, have, refused, run)
-        there = lake.last(EVENTS)
-        upto = min(there.batch, have.source + BATCHES_AT_ONCE)
-        if upto <= have.source:
+        # Another process may have written to both between the two looks; not so before a third one.
+        if refused.source < have.source and lake.last(QUARANTINE).source < have.source:
+            raise LakeError(
+                f"{SPANS.name} has read {EVENTS.name} up to batch {have.source}, and {QUARANTINE.name} up to "
+                f"{refused.source}: it was made anew meanwhile. {self._remove(lake)}"
+            )
+        ahead = refused.source > have.source
+        record = self.following(lake, have, run, refused.source if ahead else 0)
+        if record is None:
             return None
-        if upto < there.batch:
-            there = lake.last(EVENTS, upto)
-        positions = there.positions if there.batch == upto else have.positions
-        read = self.read(lake, have.source, upto).persist()
+        if ahead:
+            return self._finish(lake, have, refused, replace(record, upcast=self._upcast(have)))
+        read = self.read(lake, have.source, record.source).persist()
         try:
-            claim = Record(batch=refused.batch + 1, source=upto, positions=positions, run=run)
-            _claim(lake, QUARANTINE, _refused(read), claim)
-            record = replace(claim, batch=have.batch + 1, upcast=self._upcast(have))
+            _claim(lake, QUARANTINE, _refused(read), replace(record, batch=refused.batch + 1))
+            record = replace(record, upcast=self._upcast(have))
             self.write(lake, read, record)
         finally:
             read.unpersist()
         return record
 
-    def _finish(self, lake: Lake, have: Record, refused: Record, run: str) -> Record:
+    def _finish(self, lake: Lake, have: Record, refused: Record, record: Record) -> Record:
         """The spans of a batch whose other half is in quarantine already: all that is not there.
 
         What can be read may have changed meanwhile, with the program. What is in quarantine stays there until
-        it is requeued, and what cannot be read any more comes to it.
+        it is requeued, and what cannot be read any more comes to it. Where ``spans`` was removed, and is made
+        anew, quarantine is ahead by many batches, and what was requeued is not in ``spans`` any more.
         """
-        upto, positions = refused.source, refused.positions
-        nothing = lake.read(SPANS).limit(0)
-        empty = Record(batch=have.batch + 1, source=have.source, positions=have.positions, run=run)
-        _claim(lake, SPANS, nothing, replace(empty, upcast=self._upcast(have)))
-        there = lake.read(QUARANTINE).select(*PLACE)
-        left = self.read(lake, have.source, upto).join(there, list(PLACE), "left_anti").persist()
+        nothing = replace(record, source=have.source, positions=have.positions)
+        _claim(lake, SPANS, lake.read(SPANS).limit(0), nothing)
+        record = replace(record, batch=record.batch + 1)
+        place = list(PLACE)
+        there = lake.read(QUARANTINE).select(*PLACE, "requeued_at")
+        # In this order: what was requeued was in spans before it was marked so.
+        requeued = there.where("requeued_at IS NOT NULL").join(lake.read(SPANS), place, "left_semi")
+        known = there.where("requeued_at IS NULL").union(requeued)
+        left = self.read(lake, have.source, record.source).join(known, place, "left_anti").persist()
         try:
-            claim = Record(batch=refused.batch + 1, source=upto, positions=positions, run=run)
+            upto, positions = refused.source, refused.positions
+            claim = Record(batch=refused.batch + 1, source=upto, positions=positions, run=record.run)
             _claim(lake, QUARANTINE, _refused(left), claim)
-            record = replace(claim, batch=have.batch + 2, upcast=self._upcast(have))
             self.write(lake, left, record)
         finally:
             left.unpersist()

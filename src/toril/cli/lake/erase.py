@@ -53,7 +53,7 @@ def erase(tenant: str, dry_run: bool, yes: bool, path: str | None, master: str |
     ):
         try:
             with working(lake.spark, "looking at the tables", quiet=as_lines) as shown:
-                report = erase_from(lake, tenant, shown.step)
+                report = erase_from(lake, tenant, shown.step, run=run.run)
         except Exception as problem:
             run.problem = said_of(problem).replace(tenant, "…")
             raise
