@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +34,7 @@ from toril.aggregate import Aggregate
 from toril.cli.careful import INTERRUPTED, Refused
 from toril.cli.lake import generations, replay, working
 from toril.cli.lake import promote as promoting
+from toril.cli.lake.audit import try_to_write
 from toril.cli.lake.projections import standing_still
 from toril.cli.lake.target import ui
 from toril.cli.main import cli
@@ -138,8 +141,12 @@ def test_a_day_of_an_operator(operator: Operator, tmp_path: Path) -> None:
 
     with pytest.raises(InvalidValue, match=r"PROJECTION 'nothing' .* there is none; there are: shop/basket"):
         operator.types("replay", "nothing", EVERYTHING)
-    with pytest.raises(InvalidValue, match=r"--cut '\{\}x' is not valid: positions like"):
-        operator.types("replay", "basket", EVERYTHING, "--cut", "{}x")
+    for wrong in ("{}x", "²"):
+        with pytest.raises(InvalidValue, match=f"--cut '{re.escape(wrong)}' is not valid: positions like"):
+            operator.types("replay", "basket", EVERYTHING, "--cut", wrong)
+    for wrong in ("²", "0", "x"):
+        with pytest.raises(InvalidValue, match=f"ONE '{wrong}' is not valid: the number of a generation, or"):
+            operator.types("diff", "basket", wrong, EVERYTHING)
     with pytest.raises(InvalidValue, match=r"cut 00 '999@1-0' is not valid: it is in the future"):
         operator.types("replay", "basket", EVERYTHING, "--cut", '{"00": [999, "1-0"]}')
     assert {one["number"] for one in operator.asks("generations", EVERYTHING) if one["lake"]} == set()
@@ -152,10 +159,11 @@ def test_a_day_of_an_operator(operator: Operator, tmp_path: Path) -> None:
     with operator.monkeypatch.context() as often:
         often.setattr(working, "SAY_EVERY", 0.0)
         often.setattr(progress, "LOOK_EVERY", 0.05)
-        began, *far, found = operator.lines("diff", "basket", "2", "live", EVERYTHING, code=1)
+        began, *far, found = operator.lines("diff", "basket", "live", EVERYTHING, code=1)
     assert (began["what"], began["doing"]) == ("began", "comparing")
     # There are none where Spark was done between two looks: the test of lines has some in any case.
     assert all(one["what"] == "progress" and one["seconds"] > 0 for one in far)
+    assert (found["one"], found["other"]) == ("generation 2", "live")
     assert (found["compared"], found["equal"], found["differences"][0]["count"]) == (6, 0, 6)
     *_, done = operator.lines("replay", "trace_summary", EVERYTHING)
     assert (done["engine"], done["rows"]) == ("native", TRACES)
@@ -222,7 +230,15 @@ def audit(operator: Operator, page: Path) -> None:
     assert page.read_text().startswith("<!doctype html>")
     lake = operator.lake
     lake.spark.sql(f"DELETE FROM {lake.sql_name(SPANS)} WHERE tenant = 'globex' AND span_id LIKE '%1'")
-    *_, found = operator.lines("audit", "--only", "spans", code=1)
+    with operator.monkeypatch.context() as full:
+        full.setattr(Path, "write_text", no_room)
+        done = CliRunner().invoke(
+            cli, ["lake", "audit", "--only=spans", f"--report={page}", "--lake", lake.path]
+        )
+    assert "--report" in str(done.exception)
+    assert "is not valid: a file that can be written (no room)" in str(done.exception)
+    assert page.read_text().startswith("<!doctype html>"), "that of before"
+    found = json.loads(done.stdout.splitlines()[-1])
     (check,) = found["checks"]
     assert [(one["kind"], one["count"]) for one in check["findings"]] == [("event in neither", 1)]
     shown, beside = operator.sees("audit", "--only", "spans", code=1)
@@ -230,6 +246,24 @@ def audit(operator: Operator, page: Path) -> None:
     assert "1 differences" in shown
     assert "0 of 2, " in beside, "how far it is,"
     assert " a second" in beside, "and Spark with it"
+
+
+def no_room(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "no room")
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    """One that is there stays as it is, and nothing is left where none was."""
+    there, link = tmp_path / "there.html", tmp_path / "link.html"
+    there.write_text("old")
+    link.symlink_to(tmp_path / "new.html")
+    for good in (there, link, tmp_path / "other.html"):
+        try_to_write(good)
+    assert there.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == [link, there]
+    for wrong in (tmp_path / "folder" / "a.html", there / "a.html", tmp_path / ("a" * 300)):
+        with pytest.raises(InvalidValue, match=r"^--report .* is not valid: a file that can be written \("):
+            CliRunner().invoke(cli, ["lake", "audit", "--report", str(wrong)], catch_exceptions=False)
 
 
 def upkeep(operator: Operator, clickhouse: Path) -> None:

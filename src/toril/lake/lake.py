@@ -233,11 +233,14 @@ class Lake:
 
     # ------------------------------------------------------------------ writing
 
-    def last(self, table: Table | str, upto: int | None = None) -> Record:
-        """How far a table has read its source; with ``upto``, as it was after that batch."""
-        return self.wrote(table, upto).record
+    def last(self, table: Table | str, upto: int | None = None, *, version: int | None = None) -> Record:
+        """How far a table has read its source; with ``upto``, as it was after that batch.
 
-    def wrote(self, table: Table | str, upto: int | None = None) -> Told:
+        With ``version``, as that version of the table has it: what :meth:`read` gives of it.
+        """
+        return self.wrote(table, upto, version=version).record
+
+    def wrote(self, table: Table | str, upto: int | None = None, *, version: int | None = None) -> Told:
         """The same, with what else its commit says.
 
         A table that was restored to before its last batch is refused: Delta remembers the numbers of the
@@ -246,7 +249,8 @@ class Lake:
         seen: list[Told] = []
         gone: list[Told] = []
         restore: Commit | None = None
-        for commit in islice(self.commits(table), LOOK_BACK):
+        there = (one for one in self.commits(table) if version is None or one.version <= version)
+        for commit in islice(there, LOOK_BACK):
             told = _told(commit)
             if restore is not None and commit.version > (restore.restored or 0):
                 gone += [told] if told is not None else []

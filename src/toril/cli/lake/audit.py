@@ -66,8 +66,8 @@ def audit(
     aggregates: always the same ones, chosen by a hash. Nothing is changed. The exit code is 1 where something
     differs, or where nothing could be checked.
     """
-    if report is not None and not report.absolute().parent.is_dir():
-        raise InvalidValue("--report", str(report), "a file in a folder that is there")
+    if report is not None:
+        try_to_write(report)
     as_lines = json_ or not errors.is_terminal
     where = program(program_, url, log_name)
     upcasters = where.upcasters
@@ -98,13 +98,37 @@ def audit(
             run.seconds = {check.name: round(check.seconds, 3) for check in found.checks}
             if not found.ok:
                 run.outcome, run.problem = "failed", f"{found.problems:,} differences"
-    if report is not None:
-        report.write_text(page(found), encoding="utf-8")
     if as_lines:
         as_json(found.as_value(), indent=None)
     else:
-        _show(found, report)
+        _show(found)
+    if report is not None:
+        made = page(found)
+        with _written(report):
+            report.write_text(made, encoding="utf-8")
+        if not as_lines:
+            aside(f"The report is in {report}.")
     sys.exit(0 if found.ok else 1)
+
+
+@contextmanager
+def _written(report: Path) -> Iterator[None]:
+    """A report that cannot be written is a wrong argument."""
+    try:
+        yield
+    except OSError as problem:
+        rule = f"a file that can be written ({problem.strerror})"
+        raise InvalidValue("--report", str(report), rule) from None
+
+
+def try_to_write(report: Path) -> None:
+    """Find out before the work whether there can be a report; one that is there stays as it is."""
+    with _written(report):
+        file = report.resolve()  # of a link, what it leads to
+        is_new = not file.exists()
+        file.open("ab").close()
+        if is_new:
+            file.unlink()
 
 
 @contextmanager
@@ -148,7 +172,7 @@ def _live(where: Program, clickhouse: str | None, wanted: bool) -> Iterator[Live
         door.close()
 
 
-def _show(found: Audit, report: Path | None) -> None:
+def _show(found: Audit) -> None:
     for check in found.checks:
         mark, style = ("✕", "red") if check.findings else ("–", "dim") if check.skipped else ("✓", "green")
         said = f"not checked: {check.skipped}" if check.skipped else f"{check.looked:,} looked at"
@@ -173,5 +197,3 @@ def _show(found: Audit, report: Path | None) -> None:
         say(Text.assemble(("No differences", "bold green"), f" in {found.seconds:.0f} s."))
     else:
         say(Text.assemble((f"{found.problems:,} differences", "bold red"), f" in {found.seconds:.0f} s."))
-    if report is not None:
-        aside(f"The report is in {report}.")

@@ -65,8 +65,8 @@ def diff(
     """Compare two generations of a projection, field by field.
 
     ONE and OTHER are numbers of generations, or live: what readers see, at the version where that is.
-    Without them, the latest generation and live. Each kind of difference has a count, samples and a reason.
-    The exit code is 1 where there are differences.
+    Where one is not given, it is live; without a number, the latest generation and live. Each kind of
+    difference has a count, samples and a reason. The exit code is 1 where there are differences.
     """
     where = program(program_, url, log_name)
     subject = where.find(projection)
@@ -101,7 +101,7 @@ def diff(
 
 
 def _check(field: str, said: str | None) -> None:
-    if said is not None and said != LIVE and not (said.isdigit() and int(said) > 0):
+    if said is not None and said != LIVE and not (said.isdecimal() and int(said) > 0):
         raise InvalidValue(field, said, RULE)
 
 
@@ -109,7 +109,7 @@ def _chosen(
     lake: Lake, subject: Subject, one: str | None, other: str | None
 ) -> tuple[Generation | None, Generation | None]:
     """The generations that are meant; None for live."""
-    if one is None:
+    if {one, other} <= {None, LIVE}:
         there = [made for made in generations(lake, subject.processor) if made.state == "whole"]
         if not there:
             raise InvalidValue(

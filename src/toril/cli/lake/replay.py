@@ -135,7 +135,7 @@ def replay(
 
 def _cut(lake: Lake, projection: str, said: str) -> dict[str, tuple[int, str]]:
     """The cut that is meant."""
-    if said.isdigit():
+    if said.isdecimal():
         return find(lake, projection, int(said)).plan.cut
     try:
         text = Path(said[1:]).read_text() if said.startswith("@") else said

@@ -34,7 +34,7 @@ CHANGED = "what the lake has is not what was recorded: a file was changed"
 
 def versions(work: Looking, check: Check) -> None:
     """Every aggregate has versions 1, 2, 3 … once each."""
-    rows = work.chosen(work.lake.read(EVENTS))
+    rows = work.chosen(work.read(EVENTS))
     seen = (
         rows.groupBy(*AGGREGATE)
         .agg(
@@ -61,7 +61,7 @@ def versions(work: Looking, check: Check) -> None:
 
 def ordinals(work: Looking, check: Check) -> None:
     """Every partition has ordinals 1, 2, 3 … once each, up to where the table says it is."""
-    rows = work.lake.read(EVENTS).select(*PLACE)
+    rows = work.read(EVENTS).select(*PLACE)
     groups = rows.groupBy(*PLACE).count()
     twice = groups.where("count > 1")
     check.add("place twice", twice.count(), TWICE_PLACE, some(twice))
@@ -118,7 +118,7 @@ def log(work: Looking, check: Check) -> None:
         f" AND ordinal <= {upto[str(one)][0]})"
         for one in map(Partition.parse, upto)
     )
-    cold = work.chosen(work.lake.read(EVENTS).where(bounds))
+    cold = work.chosen(work.read(EVENTS).where(bounds))
     check.looked = compare(
         check,
         cold.select(*names),

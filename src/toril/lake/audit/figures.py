@@ -17,15 +17,16 @@ from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS
 def figures(work: Looking) -> Figures:
     """Of the log, the events and the rollups."""
     made = Figures()
+    work.anew()
     if not work.tails and work.log is not None:
         with suppress(TorilError), Door(work.url, work.log) as door:
             work.tails = door.tails()
     for name, (tail, _) in work.tails.items():
         made.lag.append(Lag(name, work.record.positions.get(name, (0, ""))[0], tail))
-    hours = work.lake.read(EVENTS).groupBy(expr("recorded_at DIV 3600000000000 AS hour")).count()
+    hours = work.read(EVENTS).groupBy(expr("recorded_at DIV 3600000000000 AS hour")).count()
     made.volume = sorted((row["hour"] * 3600, row["count"]) for row in hours.collect())
     if work.lake.exists(ROLLUPS):
-        rows = work.lake.read(ROLLUPS).where("grain = 'day' AND model <> ''").groupBy("model")
+        rows = work.read(ROLLUPS).where("grain = 'day' AND model <> ''").groupBy("model")
         costs = rows.agg(expr("sum(cost) AS cost"), expr("sum(spans) AS spans")).collect()
         made.costs = sorted(
             ((row["model"], int(row["cost"]), int(row["spans"])) for row in costs),
@@ -33,5 +34,5 @@ def figures(work: Looking) -> Figures:
         )
     for name in (EVENTS.name, SPANS.name, QUARANTINE.name, TRACE_SUMMARIES.name, ROLLUPS.name):
         if work.lake.exists(name):
-            made.tables.append((name, work.lake.read(name).count(), work.lake.last(name).batch))
+            made.tables.append((name, work.read(name).count(), work.table(name).batch))
     return made

@@ -28,9 +28,9 @@ SUMS = "rollups and summaries are made of the same spans, so their sums must be 
 def summaries(work: Looking, check: Check) -> None:
     """Every trace's summary is what its spans come to."""
     record = work.table(SUMMARIES)
-    spans = work.of_traces(work.lake.batches(SPANS, 0, record.source))
+    spans = work.of_traces(work.batches(SPANS, record.source))
     want = summaries_of(spans)
-    have = work.of_traces(work.lake.read(SUMMARIES))
+    have = work.of_traces(work.read(SUMMARIES))
     # `state` is what the next batch is merged with, and `day` where the row lies: neither is shown.
     names = [name for name in have.columns if name not in ("state", "day", "batch")]
     check.looked = compare(
@@ -48,8 +48,8 @@ def summaries(work: Looking, check: Check) -> None:
 def rollups(work: Looking, check: Check) -> None:
     """Every rollup is what its spans come to, and their sums are those of the summaries."""
     record = work.table(ROLLUPS.name)
-    want = rollups_of(work.lake.batches(SPANS, 0, record.source))
-    have = work.lake.read(ROLLUPS).select(*want.columns)
+    want = rollups_of(work.batches(SPANS, record.source))
+    have = work.read(ROLLUPS).select(*want.columns)
     check.looked = compare(
         check,
         have,
@@ -63,7 +63,7 @@ def rollups(work: Looking, check: Check) -> None:
     if not work.lake.exists(SUMMARIES):
         check.notes.append("there are no summaries yet to compare sums with")
         return
-    if work.lake.last(SUMMARIES).source != record.source:
+    if work.table(SUMMARIES).source != record.source:
         check.notes.append("summaries and rollups are not at the same batch: sums were not compared")
         return
     sums = ("spans", "errors", "input_tokens", "output_tokens", "cost")
@@ -71,7 +71,7 @@ def rollups(work: Looking, check: Check) -> None:
     compare(
         check,
         have.where("grain = 'day'").groupBy("tenant").agg(*added),
-        work.lake.read(SUMMARIES).groupBy("tenant").agg(*added),
+        work.read(SUMMARIES).groupBy("tenant").agg(*added),
         ("tenant",),
         ("tenant without summaries", SUMS),
         ("tenant without rollups", SUMS),

@@ -72,9 +72,9 @@ def _holes(work: Looking, covered: DataFrame, upto: Mapping[Partition, int]) -> 
 
     One pass in the order of the places; a partition's holes come together, the first one first.
     """
-    spark = work.lake.spark
-    bounds = spark.createDataFrame(
-        [(*one, work.began.get(one, 0) + 1, last) for one, last in upto.items()], STRETCH
+    began = work.began
+    bounds = work.lake.spark.createDataFrame(
+        [(*one, began.get(one, 0) + 1, last) for one, last in upto.items()], STRETCH
     )
     # Nothing of before the archive is missing, and what is after the end comes to nothing.
     limits = bounds.selectExpr(*PLACE[:2], "first AS least", "last AS most")

@@ -66,6 +66,7 @@ def audit(
     began = time.monotonic()
     made = Audit(lake.path, log or "", fraction, time.time_ns())
     work = Looking(lake, url, log, fraction, live, upcasters)
+    lake.last(EVENTS)  # a table that has lost batches is refused at once
     names = [name for name in CHECKS if not only or name in only]
     for place, name in enumerate(names):
         if told is not None:
@@ -81,6 +82,7 @@ def audit(
 def _do(name: str, work: Looking) -> Check:
     check = Check(name, CHECKS[name])
     began = time.monotonic()
+    work.anew()
     try:
         _WORK[name](work, check)
     except Skip as why:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
 
 from toril.events import Upcasters
 from toril.lake.lake import Lake, Record
 from toril.lake.source import Marks
-from toril.lake.tables import EVENTS
+from toril.lake.tables import EVENTS, Table
 from toril.log import Partition
 from toril.pipelines.spans.summary import SPAN_AGGREGATE
 
@@ -53,8 +52,21 @@ class Skip(Exception):
     """A check cannot be done, for this reason."""
 
 
+class Pinned(NamedTuple):
+    """A table as it was when a check first looked at it."""
+
+    version: int
+    record: Record
+
+
 class Looking:
-    """See the module's text."""
+    """See the module's text.
+
+    A job may write while a check looks. So a check sees each table at one version, which is the last one when
+    it first asks for the table, with what the record of that very version says. It asks for a table before it
+    asks for the one that this is made of: which is then at least as far. The next check looks anew, as an
+    erasure leaves no former versions.
+    """
 
     def __init__(
         self,
@@ -71,12 +83,20 @@ class Looking:
         self.fraction = fraction
         self.live = live
         self.upcasters = upcasters
-        self.record = lake.last(EVENTS)
-        """How far the archive is."""
         self.tails: Marks = {}
         """The ends of the log, where it was asked."""
+        self._seen: dict[str, Pinned] = {}
 
-    @cached_property
+    def anew(self) -> None:
+        """From now on see tables as they are now."""
+        self._seen.clear()
+
+    @property
+    def record(self) -> Record:
+        """How far the archive is."""
+        return self._at(EVENTS.name).record
+
+    @property
     def began(self) -> dict[Partition, int]:
         """By partition, the entries that were trimmed when the archive began: they were never in the lake."""
         return {Partition.parse(name): count for name, count in self.record.began.items() if count}
@@ -96,4 +116,23 @@ class Looking:
         """How far a table is; the check is skipped where there is none."""
         if not self.lake.exists(name):
             raise Skip(f"there is no table {name} yet")
-        return self.lake.last(name)
+        return self._at(name).record
+
+    def read(self, table: Table | str) -> DataFrame:
+        """All rows of a table."""
+        name = table if isinstance(table, str) else table.name
+        return self.lake.read(name, self._at(name).version)
+
+    def batches(self, table: Table | str, upto: int) -> DataFrame:
+        """The rows of its batches up to one."""
+        return self.read(table).where(f"batch <= {upto}")
+
+    def moved(self, name: str) -> bool:
+        """Whether a table was written to since it was first looked at."""
+        return self.lake.version(name) != self._at(name).version
+
+    def _at(self, name: str) -> Pinned:
+        if name not in self._seen:
+            version = self.lake.version(name)
+            self._seen[name] = Pinned(version, self.lake.last(name, version=version))
+        return self._seen[name]

@@ -65,11 +65,9 @@ def live(work: Looking, check: Check) -> None:
     if work.live is None:
         raise Skip("the live store was not to be asked")
     read = work.table(SUMMARIES).positions
-    # A job may write meanwhile: the rows are of one version, read at least so far, and at most up to `upto`.
-    rows = work.of_traces(work.lake.read(SUMMARIES, work.lake.version(SUMMARIES)))
-    upto = work.lake.last(SUMMARIES).positions
+    rows = work.of_traces(work.read(SUMMARIES))
     positions = work.live.positions()
-    caught_up = all(at[0] >= upto[name][0] for name, at in positions.items() if name in upto)
+    caught_up = all(at[0] >= read[name][0] for name, at in positions.items() if name in read)
     other = _Other()
     with Keysets() as keys:
         _compare(work.live, check, rows, caught_up, other, keys)
@@ -138,6 +136,7 @@ def _find_only_live(
                     found += 1
         if found:
             _note_archived(work, rows, lacking)
+            began = work.began
             for part in lacking.parts():
                 for key, (version, place) in sorted(part[LIVE].items()):
                     at = place or part[ARCHIVED].get(key)
@@ -145,7 +144,7 @@ def _find_only_live(
                         other.add(NOT_YET)
                     elif key in part[QUARANTINED]:
                         other.add(REFUSED)
-                    elif work.began and (at is None or at[1] <= work.began.get(Partition.parse(at[0]), 0)):
+                    elif began and (at is None or at[1] <= began.get(Partition.parse(at[0]), 0)):
                         other.add(OLDER)
                     else:
                         lost.add({"tenant": key[0], "trace_id": key[1], "version": version})
@@ -186,12 +185,12 @@ def _note_archived(work: Looking, rows: DataFrame, lacking: Keysets) -> None:
         named = table.where(kept).withColumnRenamed("aggregate_id", "trace_id")
         return work.of_traces(named).join(known, KEYS, "left_anti")
 
-    firsts = without(work.lake.read(EVENTS).where("version = 1")).select(*KEYS, *PLACE)
+    firsts = without(work.read(EVENTS).where("version = 1")).select(*KEYS, *PLACE)
     for row in firsts.toLocalIterator(prefetchPartitions=True):
         place = str(Partition(row["log_epoch"], row["log_partition"])), row["ordinal"]
         lacking.add(ARCHIVED, (row["tenant"], row["trace_id"]), place)
     if work.lake.exists(QUARANTINE):
-        for row in without(work.lake.read(QUARANTINE)).select(*KEYS).toLocalIterator():
+        for row in without(work.read(QUARANTINE)).select(*KEYS).toLocalIterator():
             lacking.add(QUARANTINED, (row["tenant"], row["trace_id"]))
 
 
