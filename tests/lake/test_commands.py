@@ -51,6 +51,7 @@ from toril.lake.subjects import Code
 from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS, Table
 from toril.log import Log
 from toril.runtime.backend import GenerationError
+from toril.testing import Server
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -307,6 +308,7 @@ def test_a_misspelt_log_is_not_made(
     command: tuple[str, ...], servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = emptied(servers.get("valkey-standalone"))
+    assert isinstance(server, Server)
     monkeypatch.setenv(URL_VARIABLE, server.url)
 
     def types(*more: str) -> None:

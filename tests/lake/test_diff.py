@@ -129,18 +129,19 @@ def test_states_that_are_not_equal_to_the_byte_are_different() -> None:
     def found(one: bytes, other: bytes, **forms: str) -> list[Found]:
         return list(differences(Held(2, one), Held(2, other), forms, forms))
 
-    for one, other, kind in (
+    values: list[tuple[object, object, str]] = [
         (5, 5.0, "other kind"),
         (1, True, "other kind"),
         (0.0, -0.0, "rounding"),
         ([5], [5.0], "other value"),
         ({"a": [1]}, {"a": [True]}, "other value"),
         ({"a": 0.0}, {"a": -0.0}, "other value"),
-    ):
-        assert [(its.kind, its.field) for its in found(stored(v=one), stored(v=other))] == [(kind, "v")]
+    ]
+    for a, b, kind in values:
+        assert [(its.kind, its.field) for its in found(stored(v=a), stored(v=b))] == [(kind, "v")]
     (value, order) = (
-        found(stored(f=[0, "e", 5]), stored(f=other), f="first_by")
-        for other in ([0, "e", 5.0], [0.0, "e", 5])
+        found(stored(f=[0, "e", 5]), stored(f=later), f="first_by")
+        for later in ([0, "e", 5.0], [0.0, "e", 5])
     )
     assert value == [Found("other kind", "f", "5", "5.0")]
     assert order == [Found("other event", "f", "5", "5")]

@@ -290,8 +290,9 @@ def test_an_event_that_stops_its_aggregate_live_does_so_in_both_engines(data: Da
     # Names of columns have no case: what differs by that alone is in the state, and not beside it.
     shown = with_shown(found, Costs)
     names = sorted(set(Costs.fields) - {"spans", "Spans"})
-    assert sorted(shown.schema["shown"].dataType.fieldNames()) == names
+    assert sorted(shown.select("shown.*").columns) == names
     row = shown.select("state", "shown").first()
+    assert row is not None
     assert row["shown"].aggregate_id == Costs.decode(bytes(row["state"])).aggregate_id
     found.unpersist()
 

@@ -221,7 +221,7 @@ def test_tenant_walls_upkeep_that_has_written_its_files_loses_none_of_others_and
     assert found(lake, GONE)
 
     def told(_: int, __: int, what: str) -> None:
-        name, _, doing = what.partition(": ")
+        name, doing = what.split(": ", 1)
         if doing == "removing its history" and name in ("events", "sums"):
             jobs[name].finish()
         if doing == "removing its history" and name == "events":
@@ -255,9 +255,9 @@ def test_tenant_walls_upkeep_that_has_written_its_files_loses_none_of_others_and
         (1, []),
         (1, []),
     ]
-    for name, rows in before.items():
-        assert as_texts(lake.read(name)) == rows
-        assert DeltaTable(lake.place(name)).to_pyarrow_table().num_rows == len(rows)
+    for name, texts in before.items():
+        assert as_texts(lake.read(name)) == texts
+        assert DeltaTable(lake.place(name)).to_pyarrow_table().num_rows == len(texts)
     today = lake.read(EVENTS).where("recorded_day = current_date()")
     assert len(today.inputFiles()) == 2, "upkeep came through"
     assert found(lake, GONE) == []

@@ -276,8 +276,8 @@ def test_what_people_decided_live_is_decided_the_same_in_replay(url: str, lake: 
     with states_at(lake, subject, url=url, at=undecided) as then:
         failed = {row["aggregate_id"]: row["failed_version"] for row in then.collect()}
     assert failed == {"good": None, "skipped": None, "last": None, "waits": 2, "later": 2}
-    found = during(shop := Shop(url), lambda: compared_later(shop, lake, third), worker=True)
-    assert [(one.differences, one.compared, one.equal) for one in found] == [([], 6, 6), ([], 6, 6)]
+    diffs = during(shop := Shop(url), lambda: compared_later(shop, lake, third), worker=True)
+    assert [(one.differences, one.compared, one.equal) for one in diffs] == [([], 6, 6), ([], 6, 6)]
 
 
 async def compared_later(shop: Shop, lake: Lake, made: Generation) -> list[Diff]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -218,13 +219,14 @@ def test_a_start_in_an_epoch_that_is_gone_skips_nothing_in_silence() -> None:
         offset = begun(url, as_json(end))
         assert offset == {f"2:0{number}": [0, "0-0"] for number in range(3)}, "all of what came later"
         never: Marks = {"3:00": (1, "1-1")}
-        for option, misspelt in {
+        misspelt: dict[str, Callable[[], object]] = {
             "start": lambda: read(url, start=as_json(never)),
             "after": lambda: read(url, never, end),
             "upto": lambda: read(url, end, never),
-        }.items():
+        }
+        for option, reads in misspelt.items():
             with pytest.raises(InvalidValue, match=f"option {option} '3:00' .* 00 to 01, 2:00 to 2:02"):
-                misspelt()
+                reads()
 
         async def trim(log: Log) -> None:
             for partition in Epoch(2, 3).all():

@@ -293,8 +293,7 @@ def test_tables_that_are_made_anew_are_whole_or_refused(lake: Lake, monkeypatch:
     monkeypatch.setattr(steps, "BATCHES_AT_ONCE", 2)
     upcasters = Upcasters()
     upcasters.register(SPAN_RECORDED, 1, 2, dict)
-    for again in (False, True):
-        step = SpansStep(upcasters if again else None)
+    for again, step in enumerate((SpansStep(), SpansStep(upcasters))):
         step.prepare(lake)
         while step.once(lake) is not None:
             pass

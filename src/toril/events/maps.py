@@ -9,7 +9,7 @@ from typing import Any
 from toril.events.computed import as_text, check_most, cut
 from toril.events.errors import ConfigurationError
 from toril.events.event import AnyEvent
-from toril.events.expressions import Expression
+from toril.events.expressions import Condition, Expression
 from toril.events.fields import Field, Source, Types, Where, checked
 from toril.events.orders import Order, OrderKind, Place
 
@@ -44,7 +44,7 @@ class FirstPerKey(Field[dict[str, str]]):
 
     def __init__(
         self,
-        named: Mapping[str, Source],
+        named: Mapping[str, Source | Condition],
         *,
         limit: int,
         most: int,

@@ -219,9 +219,9 @@ def differences(
             if a is None or b is None:
                 found = True
                 yield Found(MISSING, name, _shown(a), _shown(b))
-            elif a != b and (said := _in_field(name, a, b, one_forms.get(name), other_forms.get(name))):
+            elif a != b and (its := _in_field(name, a, b, one_forms.get(name), other_forms.get(name))):
                 found = True
-                yield said
+                yield its
         if not found:
             yield Found(WRITTEN, "", _shown(one.state), _shown(other.state))
 

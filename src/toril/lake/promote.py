@@ -159,10 +159,10 @@ async def take_back(service: EventSourcingService, name: str) -> tuple[int, int]
     they saw.
     """
     standings = await service.generations.standings(name)
-    seen = next((one.number for one in standings if one.state == "current"), "none")
+    seen = next((one.number for one in standings if one.state == "current"), 0)
     saw = await service.generations.before(name)
     if not saw:
-        raise LakeError(f"readers of {name} see generation {seen}, and saw none before it")
+        raise LakeError(f"readers of {name} see generation {seen or 'none'}, and saw none before it")
     before = saw[-1]
     state = next((one.state for one in standings if one.number == before), "gone")
     if state not in ("ready", "catching up"):
