@@ -11,11 +11,9 @@ import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests import java
 from tests.matrix import BINARIES, EVERY_SERVER, MATRIX, PRODUCTS, SCALE, left_out
@@ -68,31 +66,6 @@ PROMISES = (
 )
 
 
-LAKE = "tests/lake/"
-ALONE = ("test_cluster.py", "test_exactly_once.py")
-"""Files of the lake's tests whose Spark is another one."""
-
-
-def shares_spark(nodeid: str) -> bool:
-    """Whether a test is one of those that run in the same process, with the same Spark."""
-    file = nodeid.partition("::")[0]
-    return file.startswith(LAKE) and not file.endswith(ALONE)
-
-
-class ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """A file's tests run in one process; and those that share a Spark in one, where it is warm."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file: str = super()._split_scope(nodeid)
-        return LAKE if shares_spark(nodeid) else file
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
-    """How the tests are distributed, where there are several processes."""
-    return ByFile(config, log)
-
-
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # files are given to processes in the order of the collection
 
@@ -100,8 +73,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test that carries a promise's name is marked, so that ``make storm`` finds it.
 
-    What takes longest comes first, as what is begun last is waited for: those that share a Spark, then files
-    with such tests, or with one that has a time of its own.
+    Files with such tests, or with one that has a time of its own, come first: they are the long ones, and one
+    that is begun last is waited for.
     """
     for item in items:
         if any(promise in item.name for promise in PROMISES):
@@ -111,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items
         if item.get_closest_marker("promise") or item.get_closest_marker("timeout")
     }
-    items.sort(key=lambda item: (not shares_spark(item.nodeid), item.path not in long))
+    items.sort(key=lambda item: item.path not in long)
     if others := set(left_out(items)):
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)

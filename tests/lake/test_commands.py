@@ -296,7 +296,7 @@ def test_aggregates_that_stand_still_are_told_of(capsys: pytest.CaptureFixture[s
     for failed in (0, 1200):
         made = Generation(plan, 2, rows=5000, failed=failed)
         replay._answer(made, replay._Shown(None, None), 1.0, json_=False)
-        told = [capsys.readouterr().out, promoting._question(made)]
+        told = [" ".join(capsys.readouterr().out.split()), promoting._question(made)]
         assert [f"1,200 {stopped}" in one for one in told] == [bool(failed)] * 2
         assert generations._failed(made, None) == failed
         assert generations._failed(replace(made, retired_at=1), None) == 0

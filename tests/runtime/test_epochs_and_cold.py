@@ -20,7 +20,7 @@ from toril.runtime import EngineOptions, EventSourcing, RegisteredPipeline
 from toril.stores.sqlite import SqliteColdStore
 
 SHAPES = ("standalone", "cluster")
-OPTIONS = EngineOptions(lease=1.0, grace=2)
+OPTIONS = EngineOptions(lease=5.0, grace=2)
 
 
 def orders(sourcing: EventSourcing, recorder: Recorder) -> RegisteredPipeline:
