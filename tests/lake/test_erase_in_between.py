@@ -42,6 +42,9 @@ from toril.pipelines.spans.recording import SPAN_RECORDED
 
 pytestmark = pytest.mark.timeout(900)
 
+PATIENCE = 240.0
+"""Seconds within which something ends, on the slowest machine."""
+
 GONE = "walled"
 
 
@@ -103,7 +106,7 @@ class HeldUpkeep(threading.Thread):
     """
 
     def __init__(self, lake: Lake, table: str) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self.table = table
         self.done: list[Upkept] = []
         self._lake = lake
@@ -111,6 +114,7 @@ class HeldUpkeep(threading.Thread):
         phases = self._delta.fuzzer.OptimisticTransactionPhases.forName(table)
         for phase in ("analysis", "initial", "prepare", "backfill", "postCommit"):
             getattr(phases, f"{phase}Phase")().entryBarrier().unblock()
+        phases.postCommitPhase().exitBarrier().unblock()  # it would wait there for the next observer's turn
         self._commit = phases.commitPhase()
         self._observer = self._delta.fuzzer.PhaseLockingTransactionExecutionObserver(phases)
         others = getattr(getattr(self._delta, "NoOpTransactionExecutionObserver$"), "MODULE$")
@@ -128,7 +132,8 @@ class HeldUpkeep(threading.Thread):
         """Let it commit, until it has ended."""
         if self.is_alive():
             self._commit.entryBarrier().unblock()
-            self.join()
+            self.join(PATIENCE)
+            assert not self.is_alive(), "it does not end"
 
 
 @pytest.fixture
@@ -221,7 +226,7 @@ def test_tenant_walls_upkeep_that_has_written_its_files_loses_none_of_others_and
     assert found(lake, GONE)
 
     def told(_: int, __: int, what: str) -> None:
-        name, doing = what.split(": ", 1)
+        name, _colon, doing = what.partition(": ")
         if doing == "removing its history" and name in ("events", "sums"):
             jobs[name].finish()
         if doing == "removing its history" and name == "events":

@@ -472,8 +472,9 @@ class _Erasing:
         # Once more after it was done: where a version is gone that a transaction from before is about to
         # write, it writes it, and is told that it has committed.
         while before := [path for path in there if self._is_before(path)]:
-            # The oldest first: whenever it is cut off, what is left has no hole.
-            for path in sorted(before, key=lambda path: path.lstrip(".")):
+            # The oldest first: whenever it is cut off, what is left has no hole. Of each, Hadoop's checksum
+            # before it: one that stays for a moment would be taken for that of what is written in its place.
+            for path in sorted(before, key=lambda path: (path.lstrip(".")[:20], not path.startswith("."))):
                 self.files.remove(f"{log}/{path}")
             there = [file.path for file in self.files.walk(log)]
 
