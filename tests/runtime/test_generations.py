@@ -29,8 +29,10 @@ from toril.events import AnyEvent, EventHandler, HandlerContext, NewEvent
 from toril.events.errors import ConfigurationError
 from toril.runtime import (
     Decision,
+    EventSourcing,
     GenerationError,
     Rebuilt,
+    RegisteredPipeline,
     decision_in,
     skipped,
 )
@@ -65,18 +67,18 @@ async def test_a_generation_of_the_same_class_is_run_without_a_restart(
             assert (await service.generations.standings())[1].behind == 0
 
 
+def new(sourcing: EventSourcing) -> RegisteredPipeline:
+    """With a projection that waits to be loaded, and has no generation yet."""
+    builder = sourcing.register_pipeline().with_name("orders").with_aggregate_type("order")
+    return builder.with_projection("total", None, Total, start="loaded").build()
+
+
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_new_projection_is_backfilled_without_a_gap_or_a_double(
     servers: Servers, place: str, rng: random.Random
 ) -> None:
     async with sourcing_of(place, servers) as sourcing:
-        pipeline = (
-            sourcing.register_pipeline()
-            .with_name("orders")
-            .with_aggregate_type("order")
-            .with_projection("total", None, Total, start="loaded")
-            .build()
-        )
+        pipeline = new(sourcing)
         traffic = Traffic(pipeline, rng, ["1", "2", "3"])
         lake = Lake()
         async with sourcing.worker():
@@ -108,13 +110,7 @@ async def test_a_new_projection_is_backfilled_without_a_gap_or_a_double(
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_new_projection_that_was_never_seen_can_be_given_up(servers: Servers, place: str) -> None:
     async with sourcing_of(place, servers) as sourcing:
-        pipeline = (
-            sourcing.register_pipeline()
-            .with_name("orders")
-            .with_aggregate_type("order")
-            .with_projection("total", None, Total, start="loaded")
-            .build()
-        )
+        pipeline = new(sourcing)
         generations = pipeline.service.generations
         await generations.reserve("total")
         assert await generations.retire("total", 1) == 0

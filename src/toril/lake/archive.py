@@ -165,7 +165,8 @@ class EventsStep(Step):
     def once(self, lake: Lake, run: str = "") -> Record | None:
         """One batch of the log; None where the table has all there is, or all up to ``until``."""
         door = self._opened()
-        for left in reversed(range(TRIES)):
+        left = TRIES
+        while True:
             tails = self._sound(self.until if self.until is not None else door.tails())
             if self._seen is not None and _are_same(self._seen, tails):
                 return None
@@ -189,7 +190,7 @@ class EventsStep(Step):
             except Exception as problem:
                 # What was to be read is gone: a failover has lost it, or another process has archived it and
                 # the log has let it go. All is looked at again.
-                gone = told(problem)
+                gone, left = told(problem), left - 1
                 if not left or not isinstance(gone, (SourceDiverged, GapFound)):
                     raise
                 if self.until is not None and isinstance(gone, SourceDiverged):
@@ -198,7 +199,6 @@ class EventsStep(Step):
             wrote = lake.wrote(EVENTS)  # which another process may have written
             self._follow(lake, door, wrote, after)
             return wrote.record
-        raise AssertionError("unreachable")
 
     def write(self, lake: Lake, rows: DataFrame, record: Record) -> None:
         """Append them."""
