@@ -17,9 +17,9 @@ from toril.errors import InvalidValue
 from toril.lake import archive, rewind
 from toril.lake.archive import GROUP, EventsStep
 from toril.lake.erasures import Stretch, erased_in
-from toril.lake.errors import LakeError
+from toril.lake.errors import LakeError, SourceDiverged
 from toril.lake.lake import Lake, Record, Told
-from toril.lake.source import Door
+from toril.lake.source import Door, tails
 from toril.lake.tables import Table
 from toril.log import GapFound, Log, Partition, Position, Retention
 from toril.log.layout import kept_by
@@ -163,6 +163,131 @@ def test_another_lake_is_refused_however_far_it_is_until_the_name_is_retired(url
     assert archived(anew, url).stopped == {}
     with pytest.raises(LakeError, match="another lake"):
         archived(own, url)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 4])
+def test_a_lake_of_another_log_is_refused_and_nothing_is_changed_there(url: str, partitions: int) -> None:
+    """Such as one that was made anew, in whatever number of partitions, after one that was resized."""
+    append(url, *["00", "01"] * 5)
+    archived(own := Shelf("own"), url)
+    with_log(url, lambda log: log.resize(3))
+    append(url, *["2:00", "2:01", "2:02"] * 5)
+    archived(own, url)
+
+    def of_now(log: Log) -> Any:
+        return log.redis.command("HGETALL", log.keys.meta)
+
+    async def readers(log: Log) -> list[set[str]]:
+        return [set(one.readers) for one in await log.standings()]
+
+    with_log(url, lambda log: log.redis.command("FLUSHALL"))
+    with_log(url, lambda log: log.layout(), partitions=partitions)
+    append(url, *[f"{number:02d}" for number in range(partitions)] * 20)
+    before = with_log(url, of_now)
+    with pytest.raises(SourceDiverged, match="nothing of what own/events was archived from: .* another log"):
+        archived(own, url)
+    assert (with_log(url, of_now), with_log(url, readers)) == (before, [set()] * partitions)
+    assert len(own.rows) == 25
+
+
+def test_what_was_trimmed_of_a_partition_while_the_archive_was_retired_is_said(url: str) -> None:
+    """Of one that the table has nothing of yet, as of others."""
+    append(url, *["00"] * 5)
+    archived(own := Shelf("own"), url)
+    with_log(url, lambda log: log.retire(GROUP))
+
+    async def trim_all(log: Log) -> None:
+        await log.choose_retention(Retention.archived_by("else"))
+        async with log.reader("else") as reader:
+            async for batch in reader.until_now():
+                await batch.done()
+        await log.trim()
+
+    append(url, *["01"] * 4)
+    with_log(url, trim_all)
+    append(url, "00", "01")
+    stopped = archived(own, url).stopped
+    (said,) = map(str, stopped.values())
+    assert said.startswith("partition 01: entries 1 to 4 were trimmed before they were in the table events")
+    assert own.places == [("00", ordinal) for ordinal in range(1, 7)]
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_run_whose_name_was_retired_moves_no_floor_when_it_ends(url: str, another: bool) -> None:
+    append(url, *["00"] * 3)
+    some = tails(url, "log")
+    append(url, *["00", "01"] * 5)
+    own, other = Shelf("own"), Shelf("other")
+    step = EventsStep(url)
+    step.prepare(own.lake)
+    assert step.once(own.lake) is not None
+    with_log(url, lambda log: log.retire(GROUP))
+    if another:
+        archived(other, url, until=some)
+    step.close(own.lake)
+
+    async def readers(log: Log) -> list[dict[str, int]]:
+        return [
+            {name: state.position.ordinal for name, state in one.readers.items()}
+            for one in await log.standings()
+        ]
+
+    assert with_log(url, readers) == ([{GROUP: 3}, {GROUP: 0}] if another else [{}, {}])
+
+
+def test_a_floor_follows_what_another_run_wrote_and_not_what_this_one_would_have(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two runs that write a batch of the same number, one does."""
+    append(url, *["00", "01"] * 10)
+    shelf, does, others = Shelf("own"), archive.read_log, EventsStep(url, most=4)
+    others.prepare(shelf.lake)
+
+    def later(*given: Any) -> Any:
+        monkeypatch.setattr(archive, "read_log", does)
+        assert others.once(shelf.lake) is not None
+        return does(*given)
+
+    monkeypatch.setattr(archive, "read_log", later)
+    step = EventsStep(url)
+    step.prepare(shelf.lake)
+    record = step.once(shelf.lake)
+    assert record is not None
+    assert sum(floors(url).values()) == sum(ordinal for ordinal, _ in record.positions.values()) == 4
+    for one in (others, step):
+        one.close(shelf.lake)
+
+
+def test_what_was_erased_is_noted_beside_a_partition_that_was_lost(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a run that comes after one that was killed, whose rows were as many as the places that are left."""
+    noted: list[Stretch] = []
+    monkeypatch.setattr(archive, "note_stretches", lambda _, some: noted.extend(some))
+    append(url, "00", "01")
+    archived(shelf := Shelf("own"), url)
+    append(url, "00", "00")
+    append(url, "00", "00", tenant="gone")
+    append(url, "01", "01")
+    with_log(url, lambda log: log.erase_tenant("gone"))
+    step = EventsStep(url)
+    step.prepare(shelf.lake)
+    with monkeypatch.context() as killed:
+        killed.setattr(EventsStep, "_follow", lambda *_: None)
+        assert step.once(shelf.lake) is not None
+        step.close(shelf.lake)
+    assert (shelf.told.rows, noted) == (4, [])
+
+    async def fail_over(log: Log) -> None:
+        store = log.store(Partition(1, 1))
+        gone = await store.page_back("+", 2)
+        await log.redis.command("XDEL", store.keys.entries, *(entry.id for entry in gone))
+        await log.redis.command("HSET", store.keys.head, "ordinal", gone[-1].ordinal - 1)
+
+    with_log(url, fail_over)
+    append(url, "01", "01")
+    assert list(archived(shelf, url).stopped) == ["01"]
+    assert Stretch(1, 0, 4, 5) in noted
 
 
 @pytest.mark.parametrize("when", ["beginning", "bounding", "reading"])
@@ -314,9 +439,10 @@ def test_a_rewind_goes_back_to_no_place_that_the_archive_could_not_go_on_from(
 
     append(url, *["01"] * 6)
     with_log(url, trim_all)
+    assert archived(shelf, url).missing == 6
     append(url, *["00"] * 7)
     append(url, *["00"] * 3, tenant="gone")
-    archived(shelf, url)
+    assert archived(shelf, url).missing == 0, "it was said"
     with_log(url, lambda log: log.erase_tenant("gone"))
     shelf.rows = [row for row in shelf.rows if not row.key.startswith("gone:")]
     assert lose_and_rewind("00", 3).ordinal == 10

@@ -87,7 +87,8 @@ class Archive:
                 if record is not None:
                     self.batches += 1
                     for name, (trimmed, _) in self._firsts().items():
-                        assert trimmed <= record.positions[name][0], "trimmed, and not in the table"
+                        has = record.positions.get(name, (0, ""))[0]
+                        assert trimmed <= has, "trimmed, and not in the table"
                 elif last:
                     return
                 else:

@@ -259,6 +259,18 @@ def test_a_run_that_goes_on_ends_with_a_step_that_has_ended_for_good(lake: Lake,
     assert places(lake) == in_the_log(url)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which shows the error
+def test_a_listener_that_fails_ends_the_run_and_does_not_leave_it_there(lake: Lake, url: str) -> None:
+    append(url, 10, partitions=2)
+
+    def deaf(news: News) -> None:
+        raise ValueError(f"no ears for news of {news.table}")
+
+    with Run(lake, [EventsStep(url), PlacesStep()], told=deaf) as run:
+        assert run.wait(120)
+    assert "events: no ears for news of events" in run.problems
+
+
 def test_a_disk_that_is_full_is_told_and_when_there_is_room_it_goes_on(
     lake: Lake, url: str, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -352,6 +352,7 @@ def test_tasks_read_from_one_server_each_and_are_no_more_than_are_worth_it(serve
         b'{"id": "1", "type": "t", "occurred_at": 1, "schema_version": 2147483648}',
         b'{"id": "\\ud800", "type": "t", "occurred_at": 1}',
         b'{"id": "1", "type": "t", "occurred_at": 1, "data": {',
+        b'{"id": "1", "type": "t", "occurred_at": 1, "data": %s%s}' % (b"[" * 5000, b"]" * 5000),
     ],
 )
 def test_a_body_that_cannot_be_read_has_no_header(body: bytes) -> None:

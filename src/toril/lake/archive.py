@@ -127,6 +127,7 @@ class EventsStep(Step):
         self._identity = ""
         self._is_known = False
         """Whether the log was last found to be archived by this lake: else its floors are another's."""
+        self._missing = 0
         self._seen: Marks | None = None
         """How far the table was when it was last looked at. It only saves a look."""
 
@@ -139,6 +140,11 @@ class EventsStep(Step):
     def tables(self) -> tuple[Table, ...]:
         """Where it writes: what was erased is noted."""
         return (EVENTS, ERASURES)
+
+    @property
+    def missing(self) -> int:
+        """Events that were trimmed before there was an archive; not said any more when that has begun."""
+        return self._missing
 
     def prepare(self, lake: Lake) -> None:
         """Make the table, be known to the log, and let it go what the table has."""
@@ -156,7 +162,7 @@ class EventsStep(Step):
         if door is None:
             return
         try:
-            if self._is_known:
+            if self._is_known and self._has_name(door):
                 standing = door.do(self._floors(door).standing())
                 self._follow(lake, door, lake.wrote(EVENTS), standing)
         finally:
@@ -221,14 +227,18 @@ class EventsStep(Step):
         door = self._opened()
         floors = self._floors(door)
         self._is_known = False
+        if door.do(door.log.kept_in(self.group)) is None:
+            # Before it is made known there: what is another's is not changed.
+            self._refuse_another_log(lake, lake.last(EVENTS).positions)
         # In this order: what another process archives in between moves the table past its floors, not before.
         standing = door.do(floors.standing())
         wrote = lake.wrote(EVENTS)
         have = wrote.record
         after: Marks = dict(have.positions)
         for name, (ordinal, entry_id) in standing.items():
-            if entry_id == START.id:  # it was never moved: from there, whatever was removed before it
-                after.setdefault(name, (ordinal, entry_id))
+            if entry_id == START.id:  # it was never moved
+                # What was removed before there was an archive is none of its; what was removed since, is.
+                after.setdefault(name, START if have.positions else (ordinal, entry_id))
             elif ordinal > after.get(name, START)[0]:
                 has = after.get(name, START)[0]
                 raise LakeError(
@@ -246,16 +256,29 @@ class EventsStep(Step):
         if lost and lake.last(EVENTS).batch != have.batch:
             # Another process has archived that meanwhile, and the log has let it go.
             return self._begin(lake)
-        begun = [name for name, at in after.items() if at[0]]
-        if 1 < len(begun) == len(lost) and all(isinstance(one, SourceDiverged) for one in lost.values()):
+        if len(lost) > 1:  # of one alone, a failover has taken it
+            self._refuse_another_log(lake, after)
+        self.stopped.update(lost)
+        self._missing = 0 if have.positions else sum(ordinal for ordinal, _ in after.values())
+        self._is_known = True
+        self._follow(lake, door, wrote, standing)
+        return have, after
+
+    def _refuse_another_log(self, lake: Lake, positions: Mapping[str, tuple[int, str]]) -> None:
+        """Raise where the log has no entry of what was archived, in whichever of its partitions."""
+        door = self._opened()
+        there = door.tails()
+        begun = {name: at for name, at in positions.items() if at[0] and name in there}
+        lost = door.do(self._floors(door).lost(begun))
+        if lost and len(lost) == len(begun) and all(isinstance(one, SourceDiverged) for one in lost.values()):
             raise SourceDiverged(
                 f"log {self.log!r} has nothing of what {lake.place(EVENTS)} was archived from: "
                 "it is another log"
             )
-        self.stopped.update(lost)
-        self._is_known = True
-        self._follow(lake, door, wrote, standing)
-        return have, after
+
+    def _has_name(self, door: Door) -> bool:
+        """Whether the log still has this lake under the archive's name: it may have been retired since."""
+        return door.do(door.log.kept_in(self.group)) == self._identity
 
     def _ways_on(self) -> str:
         return (
@@ -266,10 +289,11 @@ class EventsStep(Step):
     def _follow(self, lake: Lake, door: Door, wrote: Told, after: Marks) -> None:
         """Let the log go what the table has after some positions; what was erased of it is noted first."""
         upto = self._sound(wrote.record.positions)
-        # As many rows as places: the usual case, and there is nothing to look for.
-        if between(after, upto) not in (0, wrote.rows):
+        # As many rows as places of all that it has: the usual case, and there is nothing to look for.
+        if self.stopped or between(after, upto) not in (0, wrote.rows):
             note_stretches(lake, door.do(erased_in(door.log, after, upto)))
-        door.do(self._floors(door).move(upto))
+        if self._has_name(door):
+            door.do(self._floors(door).move(upto))
         self._seen = dict(wrote.record.positions)
 
 

@@ -59,6 +59,14 @@ class Wrote:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """Events had left the log before there was an archive: no table will have them."""
+
+    table: str
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
 class Retries:
     """Something went wrong that may pass."""
 
@@ -84,7 +92,7 @@ class Failed:
     problem: str
 
 
-News = Wrote | Retries | LeftAlone | Failed
+News = Wrote | Missing | Retries | LeftAlone | Failed
 
 
 @dataclass(slots=True, eq=False)
@@ -195,9 +203,10 @@ class Run:
                     step.close(lake)
             except Exception as problem:  # noqa: BLE001
                 self._failed(line, problem)
-            line.ended.set()
-            line.ready.set()
-            self._wake(line)
+            finally:
+                line.ended.set()
+                line.ready.set()
+                self._wake(line)
 
     def _prepare(self, line: Line, source: Line | None, lake: Lake) -> bool:
         """Have the table; False where there is nothing that it could be fed from."""
@@ -210,6 +219,8 @@ class Run:
         self._look_at_stopped(line)
         line.is_prepared = True
         line.ready.set()
+        if line.step.missing:
+            self._told(Missing(line.name, line.step.missing))
         return True
 
     def _feed(self, line: Line, source: Line | None, lake: Lake) -> None:
@@ -271,9 +282,9 @@ class Run:
 
     def _failed(self, line: Line, problem: Exception) -> None:
         line.problems.append(one_line(problem))
-        self._told(Failed(line.name, one_line(problem)))
         if not self._once:
             self.stop()
+        self._told(Failed(line.name, one_line(problem)))
 
     def _source(self, line: Line) -> Line | None:
         """The line of this run that feeds what a step reads."""

@@ -39,6 +39,11 @@ class Step(ABC):
         """All tables that it reads or writes."""
         return (self.source, *self.writes)
 
+    @property
+    def missing(self) -> int:
+        """Events that had left the source before it was first read: the table will never have them."""
+        return 0
+
     @cached_property
     def stopped(self) -> dict[str, LakeError]:
         """Parts of the source that it has left alone, and why; it goes on with the others."""

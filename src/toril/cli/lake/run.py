@@ -21,7 +21,7 @@ from toril.errors import InvalidValue
 from toril.lake.archive import MOST, EventsStep
 from toril.lake.lake import Lake
 from toril.lake.rollups import RollupsStep
-from toril.lake.run import Failed, LeftAlone, News, Retries, Run
+from toril.lake.run import Failed, LeftAlone, Missing, News, Retries, Run
 from toril.lake.runs import OneRun, Runs
 from toril.lake.source import Door
 from toril.lake.spans import SpansStep
@@ -132,6 +132,8 @@ def _run(lake: Lake, steps: list[Step], one: OneRun, door: Door, *, lines_every:
     def told(news: News) -> None:
         if as_lines:
             as_json({"run": one.run, "what": type(news).__name__.lower(), **asdict(news)}, indent=None)
+        elif isinstance(news, Missing):
+            note(f"{news.events:,} events had left the log before there was an archive: the lake lacks them")
         elif isinstance(news, Retries):
             note(f"{news.table}: {news.problem}; tried again in {news.again_in:g} s")
         elif isinstance(news, (Failed, LeftAlone)):

@@ -54,7 +54,7 @@ def header(body: bytes) -> Header:
     """The header of a body; nothing but nulls where it cannot be read."""
     try:
         found = _read_header(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # the last of what is nested too deep
         return UNREADABLE
     whole = found.id is not None and found.type is not None and found.occurred_at is not None
     return found if whole and found.schema_version is not None else UNREADABLE
