@@ -85,7 +85,7 @@ class Costs:
     size: int = BATCH
     """Events of a batch."""
     built: dict[str, float] = field(default_factory=dict)
-    """By table, the events that it took in a second while history was built."""
+    """By table, the events that it took in a second while history was built, in batches of ``CHUNK``."""
 
     def batch(self, length: int, table: str) -> float:
         """The median; of all tables together, that of the sums."""
@@ -140,6 +140,7 @@ class History:
             for table, took in self._batch(some, ready=False).items():
                 self._seconds[table] = self._seconds.get(table, 0.0) + took
         self.costs.built = {table: self._events / took for table, took in self._seconds.items()}
+        self.costs.built[ALL] = self._events / sum(self._seconds.values())
         rate = (self._events - before) / (time.monotonic() - began)
         self._say(f"{self._events:,} events in all tables, {rate:,.0f} a second")
 

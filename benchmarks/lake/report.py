@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmarks.log.report import comparison, shown
 
 from .archive import BARE, TORIL
-from .history import ALL, BY_HAND, BY_HAND_ALWAYS, FOLD, NATIVE, Costs
+from .history import ALL, BY_HAND, BY_HAND_ALWAYS, CHUNK, FOLD, NATIVE, Costs
 from .others import ENGINES
 from .readings import Readings
 
@@ -35,7 +35,9 @@ def write(rows: Rows) -> None:
 
 def show_all(console: Console, rows: Rows) -> None:
     """All comparisons in one table: above 1 a rate is higher, or a cost has grown; a target says which."""
-    table = Table(title="All of it, as ratios")
+    table = Table(
+        title="All of it, as ratios", caption="A ratio of several rounds is the median of each round's own."
+    )
     for name in ("measure", "Toril", "the other", "which one", "ratio", "target"):
         table.add_column(
             name, justify="right" if name in ("Toril", "the other", "ratio", "target") else "left"
@@ -124,6 +126,9 @@ def compare_costs(costs: Costs) -> Iterator[Mapping[str, Any]]:
             what = f"seconds of a batch of {costs.size:,} events, {table}, after {most:,}"
             target = FLAT_TARGET if table == ALL else None
             yield _growth(what, *both, f"itself after {least:,}", target)
+        both = costs.built[ALL], costs.size / costs.batch(least, ALL)
+        what = f"events/s through all tables, in batches of {CHUNK:,}"
+        yield comparison(what, *both, f"itself in batches of {costs.size:,}", both[0] / both[1])
     lengths = sorted(costs.replays)
     for most in lengths[1:]:
         for engine in costs.replays[most]:

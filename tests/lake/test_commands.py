@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -43,6 +43,7 @@ from toril.connection.open import URL_VARIABLE
 from toril.errors import InvalidValue
 from toril.events import NewEvent
 from toril.lake import progress
+from toril.lake.errors import LakeError
 from toril.lake.generations import Generation, Plan
 from toril.lake.lake import Lake
 from toril.lake.progress import Tasks, watching_all
@@ -50,7 +51,10 @@ from toril.lake.runs import RUNS
 from toril.lake.subjects import Code
 from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS, Table
 from toril.log import Log
+from toril.pipelines.spans.span import Span
 from toril.runtime.backend import GenerationError
+from toril.runtime.generations import Loaded
+from toril.server.setup import Settings, Setup
 from toril.testing import Server
 
 pytestmark = pytest.mark.timeout(300)
@@ -303,6 +307,75 @@ def test_aggregates_that_stand_still_are_told_of(capsys: pytest.CaptureFixture[s
     assert standing_still(1).startswith("1 of its aggregates stands still")
 
 
+@pytest.mark.timeout(900)
+def test_what_is_cold_is_proved_compared_promoted_and_retired(operator: Operator, tmp_path: Path) -> None:
+    """Beside a ``toril up`` on an engine of its own, which is ended for it, as the guide says."""
+    home = tmp_path / "home"
+    settings = Settings(
+        redis=program.spans.url,
+        home=home,
+        partitions=2,
+        quiet=timedelta(milliseconds=100),
+        debounce=timedelta(milliseconds=100),
+    )
+    spans = [a_span(number) for number in range(6)]
+    traces = {span.trace_id for span in spans}
+
+    async def up(done: Callable[[Setup], Awaitable[bool]], *some: Span) -> None:
+        async with Setup.open(settings) as setup, setup.worker():
+            if some:
+                assert not (await setup.ingestion.record("acme", list(some))).refused
+            await until(lambda: done(setup))
+
+    async def all_cold(setup: Setup) -> bool:
+        assert setup.sourcing.log is not None
+        there = {one.id async for one in setup.cold.aggregates() if one.type == "span"}
+        return there == traces and not sum(one.hot for one in await setup.sourcing.log.standings())
+
+    async def caught_up(setup: Setup) -> bool:
+        found = await setup.ingestion.spans.service.generations.standings("trace_summary")
+        return [(one.state, one.behind) for one in found if one.number == 2] == [("ready", 0)]
+
+    async def is_up(_: Setup) -> bool:
+        return True
+
+    here = ("--directory", str(home / "clickhouse"))
+    asyncio.run(up(is_up))
+    operator.lines("run", "--once")  # the log keeps for it what comes from now on
+    asyncio.run(up(all_cold, *spans))
+    operator.lines("run", "--once")
+    *_, told = operator.lines("audit", "--only", "live", code=1)
+    (finding,) = told["checks"][0]["findings"]
+    assert finding["kind"] == "not readable"
+    assert "are in a cold store: name it with --clickhouse" in finding["reason"]
+    operator.lines("audit", "--only", "live", "--only", "versions", "--no-live")
+    *_, told = operator.lines("audit", "--only", "live", *here)
+    assert told["checks"][0]["looked"] == len(traces)
+
+    *_, made = operator.lines("replay", "trace_summary")
+    assert (made["number"], made["rows"], made["keeps_log"]) == (2, len(traces), True)
+    *_, found = operator.lines("diff", "trace_summary", "2", *here)
+    assert (found["compared"], found["equal"]) == (len(traces), len(traces))
+    late = a_span(1000, trace_id=f"{1000:032x}")
+    traces.add(late.trace_id)
+    asyncio.run(up(all_cold, late))
+    promote = ("promote", "trace_summary", "2", "--yes", "--within", "0", *here)
+    with pytest.raises(LakeError, match=r"\d events behind after 1 s \(no worker runs it\)"):
+        operator.types(*promote, "--patience", "1s")
+    asyncio.run(up(caught_up))
+    *_, done = operator.lines(*promote)
+    assert (done["what"], done["generation"], done["before"]) == ("promoted", 2, 1)
+    *_, gone = operator.lines("retire", "trace_summary", "1", "--yes", *here)
+    assert gone["live_states"] == len(traces)
+    operator.lines("run", "--once")
+    *_, told = operator.lines("audit", "--only", "live", *here)
+    assert told["checks"][0]["looked"] == len(traces)
+    with pytest.raises(InvalidValue, match="clickhuose' is not valid: a directory that is there"):
+        operator.types("audit", "--directory", str(home / "clickhuose"))
+    with pytest.raises(InvalidValue, match="one of --clickhouse and --directory"):
+        operator.types("audit", *here, "--clickhouse", "clickhouse://h/d")
+
+
 @pytest.mark.parametrize("command", [("generations",), ("promote", "trace_summary", "--back", "--yes")])
 def test_a_misspelt_log_is_not_made(
     command: tuple[str, ...], servers: Servers, monkeypatch: pytest.MonkeyPatch
@@ -452,10 +525,19 @@ def test_without_a_terminal_progress_is_lines(
     monkeypatch.setattr(working, "SAY_EVERY", 0.0)
     with working.working(spark, "comparing", quiet=True) as shown:
         shown.tasks(Tasks(1, 2))
-    began, line = map(json.loads, capsys.readouterr().out.splitlines())
+    told = replay._Shown(None, None)
+    plan = Plan(projection="a/b", number=2, cut={}, engine="fold", code=Code(), portions=4)
+    told.began(plan, events=1000, done=1)
+    told.tasks(1, Tasks(1, 2))
+    promoting._Shown(None).loading(Loaded(placed=3), 12)
+    began, *lines = map(json.loads, capsys.readouterr().out.splitlines())
     assert began == {"what": "began", "doing": "comparing", "spark_ui": ui(spark)}
-    assert (line["what"], line["doing"], line["tasks"]) == ("progress", "comparing", 1)
-    assert line["seconds_left"] >= 0
+    said = [one for one in lines if one["what"] == "progress"]
+    assert [one["doing"] for one in said] == ["comparing", "replaying", "loading"]
+    assert (said[0]["tasks"], said[1]["portion"], said[2]["done"]) == (1, 2, 3)
+    for one in said:
+        assert one["per_second"] > 0
+        assert one["seconds_left"] >= 0
 
 
 def test_what_spark_does_in_any_thread_is_counted(

@@ -367,11 +367,11 @@ class Tally:
         self._forms = (forms_of(side.code), forms_of(other.code))
         self._samples = samples
         self._found: dict[tuple[str, str], Difference] = {}
-        self._compared = self._equal = 0
+        self.compared = self._equal = 0
 
     def compare(self, key: tuple[str, str, str], one: Held | None, other: Held | None) -> None:
         """One aggregate more."""
-        self._compared += 1
+        self.compared += 1
         equal = True
         for found in differences(one, other, *self._forms):
             equal = False
@@ -381,7 +381,7 @@ class Tally:
 
     def finished(self) -> Diff:
         """What was found."""
-        return finished(*self._sides, self._compared, self._equal, self._found.values())
+        return finished(*self._sides, self.compared, self._equal, self._found.values())
 
 
 def finished(one: Side, other: Side, compared: int, equal: int, found: Iterable[Difference]) -> Diff:

@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -57,8 +57,12 @@ async def diff_live(
     *,
     fraction: float = 1.0,
     samples: int = SAMPLES,
+    told: Callable[[int, int], None] | None = None,
 ) -> Diff:
-    """Compare a generation with what readers see; with a ``fraction``, the same ones of them each time."""
+    """Compare a generation with what readers see; with a ``fraction``, the same ones of them each time.
+
+    ``told`` is told how many aggregates were compared, and of about how many.
+    """
     if not 0 < fraction <= 1:
         raise InvalidValue("fraction", fraction, "more than 0, and at most 1")
     work = await service.generations.reading(subject.name)
@@ -67,6 +71,7 @@ async def diff_live(
     rows = read(lake, generation).select(*KEYS, *Held._fields).where(chosen)
     live = Side("live", code_of(work.projection, upcasters=work.upcasters))
     tally = Tally(Side.of(generation.plan), live, samples)
+    expected = round((generation.rows or 0) * part / BUCKETS)
     with Keysets() as keys:
         there = await asyncio.to_thread(rows.toLocalIterator, prefetchPartitions=True)
         while some := await asyncio.to_thread(_some, there):
@@ -75,6 +80,8 @@ async def diff_live(
                 key = (row["tenant"], row["aggregate_type"], row["aggregate_id"])
                 keys.add(GENERATION, key)
                 tally.compare(key, one, other)
+            if told is not None:
+                told(tally.compared, expected)
         await _list_live(keys, rows, chosen, generation, subject, backend)
         async for aggregate, place in _only_live(keys, lake, rows, chosen, work, backend):
             found = await _live(aggregate, work, backend)

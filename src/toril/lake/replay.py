@@ -54,6 +54,9 @@ class Progress:
     def checking(self) -> None:
         """All is written, and is looked through."""
 
+    def kept(self) -> None:
+        """Its place in the log is kept: nothing after the cut is trimmed before it is promoted or retired."""
+
     def not_kept(self, why: str) -> None:
         """Its place in the log is not kept, and so it can be looked at and not be promoted."""
 
@@ -104,6 +107,7 @@ def replay(
         if keep and not filters and subject.definition is not None:
             try:
                 reserve(all_of_it, subject, plan)
+                told.kept()
             except GenerationError as problem:
                 told.not_kept(str(problem))
         table = table_of(plan, shown_columns(subject.projection))

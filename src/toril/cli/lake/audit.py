@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from toril.cli.lake.projections import (
+    Cold,
     Program,
-    clickhouse_option,
-    cold_store,
+    cold_options,
     interruptible,
     program,
     program_of_spans,
@@ -42,7 +42,7 @@ from toril.runtime.service import EventSourcingService
 @click.option("--no-live", is_flag=True, help="Do not ask the live store.")
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a page of HTML here.")
 @program_of_spans
-@clickhouse_option
+@cold_options
 @log_option
 @url_option
 @lake_options
@@ -53,7 +53,7 @@ def audit(
     no_live: bool,
     report: Path | None,
     program_: str | None,
-    clickhouse: str | None,
+    cold: Cold,
     log_name: str,
     url: str | None,
     path: str | None,
@@ -64,7 +64,8 @@ def audit(
 
     Every check computes in one piece what the tables have in batches, and compares. With --fraction, of some
     aggregates: always the same ones, chosen by a hash. Nothing is changed. The exit code is 1 where something
-    differs, or where nothing could be checked.
+    differs, where log or live store cannot be asked (--no-log and --no-live leave them out), or where nothing
+    could be checked.
     """
     if report is not None:
         try_to_write(report)
@@ -74,7 +75,7 @@ def audit(
     with (
         opened(path, master, name="toril lake audit", quiet=as_lines) as lake,
         interruptible("nothing was changed"),
-        _live(where, clickhouse, not (no_log or no_live)) as live,
+        _live(where, cold, not (no_log or no_live)) as live,
         working(lake.spark, "looking", quiet=as_lines) as shown,
     ):
 
@@ -132,44 +133,32 @@ def try_to_write(report: Path) -> None:
 
 
 @contextmanager
-def _live(where: Program, clickhouse: str | None, wanted: bool) -> Iterator[LiveStore | None]:
-    """Asks the live store; None where there is none to ask, which is said."""
-    if not wanted:
-        yield None
-        return
+def _live(where: Program, cold: Cold, wanted: bool) -> Iterator[LiveStore | TorilError | None]:
+    """Asks the live store, or says why it cannot be asked; None where there is none to ask."""
     subject = where.subjects.get(TRACE_SUMMARY.processor)
-    if subject is None:
-        note(f"the live store is not asked: the program has no {TRACE_SUMMARY.processor}")
+    if not wanted or subject is None:
+        if wanted:
+            note(f"the live store is not asked: the program has no {TRACE_SUMMARY.processor}")
         yield None
         return
-    try:
-        door = Door(where.url, where.log).__enter__()
-    except TorilError as problem:
-        note(f"the live store is not asked: {problem}")
-        yield None
-        return
-    try:
-        stack = AsyncExitStack()
-
-        async def open_all() -> EventSourcingService:
-            cold = await stack.enter_async_context(cold_store(clickhouse))
-            return await stack.enter_async_context(where.service(subject, cold))
-
+    with ExitStack() as stack:
+        live: LiveStore | TorilError
         try:
-            service = door.do(open_all())
-        except TorilError as problem:
-            note(f"the live store is not asked: {problem}")
-            yield None
-            return
+            door = stack.enter_context(Door(where.url, where.log))
+            parts = AsyncExitStack()
+            stack.callback(lambda: door.do(parts.aclose()))
 
-        try:
+            async def opened() -> EventSourcingService:
+                store = await parts.enter_async_context(cold.opened())
+                return await parts.enter_async_context(where.service(subject, store))
+
+            service = door.do(opened())
             backend = where.live(subject).backend
             assert isinstance(backend, RedisBackend)
-            yield LiveSummaries(door, service, backend, subject.name)
-        finally:
-            door.do(stack.aclose())
-    finally:
-        door.close()
+            live = LiveSummaries(door, service, backend, subject.name)
+        except TorilError as problem:
+            live = problem
+        yield live
 
 
 def _show(found: Audit) -> None:

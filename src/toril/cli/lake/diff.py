@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 
 import click
 from rich.padding import Padding
 from rich.text import Text
 
 from toril.cli.lake.projections import (
+    Cold,
     Program,
-    clickhouse_option,
-    cold_store,
+    cold_options,
     interruptible,
     program,
     program_option,
@@ -44,7 +45,7 @@ RULE = "the number of a generation, or live"
 @click.option(
     "--fraction", type=float, default=1.0, show_default=True, help="Against live: of so many aggregates."
 )
-@clickhouse_option
+@cold_options
 @log_option
 @url_option
 @lake_options
@@ -55,7 +56,7 @@ def diff(
     program_: str | None,
     samples: int,
     fraction: float,
-    clickhouse: str | None,
+    cold: Cold,
     log_name: str,
     url: str | None,
     path: str | None,
@@ -84,14 +85,16 @@ def diff(
         given = {"projection": subject.processor, "one": sides[0], "other": sides[1]}
         with (
             Runs(lake).recorded("diff", given) as run,
-            working(lake.spark, "comparing", quiet=as_lines),
+            working(lake.spark, "comparing", quiet=as_lines) as shown,
         ):
             if left is not None and right is not None:
                 found = compared(lake, left, right, samples=samples)
             else:
                 generation = left or right
                 assert generation is not None
-                found = asyncio.run(_live(where, subject, lake, generation, fraction, samples, clickhouse))
+                found = asyncio.run(
+                    _live(where, subject, lake, generation, fraction, samples, cold, shown.rows)
+                )
             run.rows = {"compared": found.compared, "equal": found.equal}
     if as_lines:
         as_json({"projection": subject.processor, **found.as_value()}, indent=None)
@@ -129,13 +132,14 @@ async def _live(
     generation: Generation,
     fraction: float,
     samples: int,
-    clickhouse: str | None,
+    cold: Cold,
+    told: Callable[[int, int], None],
 ) -> Diff:
-    async with cold_store(clickhouse) as cold, where.service(subject, cold) as service:
+    async with cold.opened() as store, where.service(subject, store) as service:
         backend = where.live(subject).backend
         assert backend is not None
         return await diff_live(
-            lake, generation, subject, service, backend, fraction=fraction, samples=samples
+            lake, generation, subject, service, backend, fraction=fraction, samples=samples, told=told
         )
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from toril.cli.careful import INTERRUPTED, Refused
+from toril.cli.lake.target import Command
 from toril.cli.loading import load
 from toril.cli.log.target import has_cold
 from toril.cli.runtime.target import load_pipelines
@@ -53,11 +56,51 @@ program_of_spans = click.option(
     metavar="MODULE:NAME",
     help="The program that collects spans: by its upcasters old events are read; without it, Toril's own.",
 )
-clickhouse_option = click.option(
-    "--clickhouse",
-    metavar="URL",
-    help=f"Where Toril's own program keeps quiet aggregates ({CLICKHOUSE_VARIABLE}).",
-)
+
+
+@dataclass(frozen=True, slots=True)
+class Cold:
+    """Where Toril's own program keeps quiet aggregates, as far as that was said."""
+
+    url: str | None
+    directory: Path | None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[ColdStore | None]:
+        """The store there; None where none was named."""
+        url = self.url or (os.environ.get(CLICKHOUSE_VARIABLE) if self.directory is None else None)
+        if url is None and self.directory is None:
+            yield None
+            return
+        from toril.stores.clickhouse import ClickHouseColdStore, Database  # needs an extra
+
+        async with await Database.open(url, directory=self.directory) as database:
+            yield ClickHouseColdStore(database)
+
+
+def cold_options(command: Command) -> Command:
+    """--clickhouse and --directory, which come to the command as ``cold``."""
+
+    @click.option(
+        "--clickhouse",
+        metavar="URL",
+        help=f"Where Toril's own program keeps quiet aggregates ({CLICKHOUSE_VARIABLE}).",
+    )
+    @click.option(
+        "--directory",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="The same without a server; that of a 'toril up' that has ended is TORIL_HOME/clickhouse.",
+    )
+    @functools.wraps(command)
+    def run(clickhouse: str | None, directory: Path | None, **given: Any) -> Any:
+        if directory is not None:
+            if clickhouse is not None:
+                raise InvalidValue("--directory", str(directory), "one of --clickhouse and --directory")
+            if not directory.is_dir():  # a misspelt one would be made, and be empty
+                raise InvalidValue("--directory", str(directory), "a directory that is there")
+        return command(cold=Cold(clickhouse, directory), **given)
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +155,9 @@ class Program:
             log.cold = log.cold or cold
             if log.cold is None and has_cold(await log.standings()):
                 raise Refused(
-                    f"aggregates of log {log.name!r} are in a cold store: name it with --clickhouse, or give "
-                    "a --program whose EventSourcing has it (nothing was changed)"
+                    f"aggregates of log {log.name!r} are in a cold store: name it with --clickhouse (that of "
+                    "'toril up' with --directory, when it has ended), or give a --program whose "
+                    "EventSourcing has it (nothing was changed)"
                 )
             yield sourcing.pipelines[subject.pipeline].service
 
@@ -146,17 +190,9 @@ def _of(sourcing: EventSourcing) -> Program:
     return Program(subjects_of(definitions), sourcing.url, sourcing.log_name, sourcing)
 
 
-@asynccontextmanager
-async def cold_store(clickhouse: str | None) -> AsyncIterator[ColdStore | None]:
-    """Where Toril's own program keeps quiet aggregates, where it has a server for that."""
-    where = clickhouse or os.environ.get(CLICKHOUSE_VARIABLE)
-    if where is None:
-        yield None
-        return
-    from toril.stores.clickhouse import ClickHouseColdStore, Database  # needs an extra
-
-    async with await Database.open(where) as database:
-        yield ClickHouseColdStore(database)
+def with_program(words: str, said: str | None) -> str:
+    """Words of a command to be typed next, with the ``--program`` of this one."""
+    return words if said is None else f"{words} --program {said}"
 
 
 def standing_still(failed: int | None) -> str:

@@ -13,17 +13,18 @@ from rich.text import Text
 
 from toril.cli.careful import make_sure, yes_option
 from toril.cli.lake.projections import (
+    Cold,
     Program,
-    clickhouse_option,
-    cold_store,
+    cold_options,
     interruptible,
     program,
     program_option,
     projection_argument,
     standing_still,
+    with_program,
 )
 from toril.cli.lake.target import lake_options, log_option, opened, ui, url_option
-from toril.cli.lake.working import bars
+from toril.cli.lake.working import Lines, bars
 from toril.cli.show import as_json, errors, note, one_line, say
 from toril.cli.times import parse_duration, whole
 from toril.errors import InvalidValue, TorilError
@@ -54,7 +55,7 @@ NOBODY = 5.0
     help="Events that it may be behind when readers are switched to it.",
 )
 @click.option("--patience", metavar="TIME", help="Give up when it has not caught up by then, like 10m.")
-@clickhouse_option
+@cold_options
 @yes_option
 @log_option
 @url_option
@@ -66,7 +67,7 @@ def promote(
     back: bool,
     within: int,
     patience: str | None,
-    clickhouse: str | None,
+    cold: Cold,
     yes: bool,
     log_name: str,
     url: str | None,
@@ -105,7 +106,7 @@ def promote(
             Runs(lake).recorded("promote", arguments) as one,
         ):
             with _shown(lake, as_lines) as told:
-                done = asyncio.run(_promote(where, subject, lake, chosen, within, seconds, clickhouse, told))
+                done = asyncio.run(_promote(where, subject, lake, chosen, within, seconds, cold, told))
             one.rows = {chosen.plan.name: done.loaded.placed}
     if as_lines:
         said = {"generation": done.number, "before": done.before, "failed": done.failed}
@@ -120,8 +121,10 @@ def promote(
     )
     if still := standing_still(done.failed):
         say(Text(still, "yellow"))
+    its = with_program(subject.processor, program_)
     note(
-        "'toril lake promote --back' takes it back; the one before goes on running until 'toril lake retire'"
+        f"'toril lake promote {its} --back' takes it back; the one before goes on running until "
+        "'toril lake retire'"
     )
 
 
@@ -151,10 +154,10 @@ async def _promote(
     chosen: Generation,
     within: int,
     patience: float | None,
-    clickhouse: str | None,
+    cold: Cold,
     told: Told,
 ) -> Promoted:
-    async with cold_store(clickhouse) as cold, where.service(subject, cold) as service:
+    async with cold.opened() as store, where.service(subject, store) as service:
         return await promoted(
             lake, chosen, service, url=where.url, within=within, patience=patience, progress=told
         )
@@ -189,25 +192,24 @@ class _Shown(Told):
     def __init__(self, bar: Progress | None) -> None:
         self._bar = bar
         self._task = None if bar is None else bar.add_task("looking at the lake", total=None, said="")
-        self._began = time.monotonic()
-        self._said = 0.0
+        self._began, self._lines = time.monotonic(), Lines()
         self._most = 0
         self._complained = False
 
     def _show(self, what: str, done: int, of: int, said: str) -> None:
-        if self._bar is not None and self._task is not None:
+        if self._bar is None:
+            self._lines.say(what, done / max(of, 1), done, done=done, of=of)
+        elif self._task is not None:
+            rate = done / max(time.monotonic() - self._began, 0.1)
+            said = f"{said}, {rate:,.0f} a second"
             self._bar.update(self._task, description=what, completed=done, total=max(of, 1), said=said)
-        elif time.monotonic() - self._said >= 1:
-            self._said = time.monotonic()
-            as_json({"what": what, "done": done, "of": of}, indent=None)
 
     def loading(self, loaded: Loaded, of: int) -> None:
         done = loaded.placed + loaded.there + loaded.gone
-        rate = done / max(time.monotonic() - self._began, 0.1)
-        self._show("loading", done, of, f"{done:,} of {of:,} states, {rate:,.0f} a second")
+        self._show("loading", done, of, f"{done:,} of {of:,} states")
 
     def loaded(self, loaded: Loaded) -> None:
-        self._began = time.monotonic()
+        self._began, self._lines = time.monotonic(), Lines()
         if self._bar is not None and self._task is not None:
             self._bar.remove_task(self._task)  # the clock of what is full stands still
             self._task = self._bar.add_task("catching up", total=None, said="")
@@ -217,9 +219,9 @@ class _Shown(Told):
     def behind(self, standing: GenerationStanding, runs: bool) -> None:
         self._most = max(self._most, standing.behind)
         waited = time.monotonic() - self._began
-        done = self._most - standing.behind
-        said = f"{standing.behind:,} events behind, {done / max(waited, 0.1):,.0f} a second"
-        self._show("catching up", done, self._most, said)
+        self._show(
+            "catching up", self._most - standing.behind, self._most, f"{standing.behind:,} events behind"
+        )
         if not runs and waited > NOBODY and not self._complained:
             self._complained = True
             note(

@@ -19,9 +19,10 @@ from toril.cli.lake.projections import (
     program_option,
     projection_argument,
     standing_still,
+    with_program,
 )
 from toril.cli.lake.target import lake_options, log_option, opened, ui, url_option
-from toril.cli.lake.working import bars
+from toril.cli.lake.working import Lines, bars
 from toril.cli.show import as_json, errors, note, one_line, say
 from toril.cli.times import span, whole
 from toril.errors import InvalidValue
@@ -34,9 +35,6 @@ from toril.lake.replay import replay as replayed
 from toril.lake.replay import typing_for
 from toril.lake.runs import Runs
 from toril.lake.tables import EVENTS
-
-SAY_EVERY = 1.0
-"""Seconds between two lines, where there is no terminal."""
 
 CUT_RULE = (
     'positions like {"00": [17, "1700000000000-0"]}, @FILE with them, or the number of a generation '
@@ -130,7 +128,7 @@ def replay(
                 run=one.run,
             )
             one.rows = {made.plan.name: made.rows or 0}
-        _answer(made, told, time.monotonic() - began, json_=as_lines)
+        _answer(made, told, time.monotonic() - began, program_, json_=as_lines)
 
 
 def _cut(lake: Lake, projection: str, said: str) -> dict[str, tuple[int, str]]:
@@ -151,32 +149,25 @@ class _Shown(Told):
         self._bar = bar
         self._ui = ui
         self._task = None if bar is None else bar.add_task("looking at the lake", total=None, said="")
-        self._began = self._said = time.monotonic()
-        self._first = 0
+        self._began, self._lines = time.monotonic(), Lines()
+        self._first = 0.0
         self.events = 0
         self._portions = 1
-        self.kept = True
+        self.keeps_log = False
 
-    def _update(self, what: str, part: float | None = None) -> None:
-        if self._bar is None or self._task is None:
-            return
-        rate = ""
-        if part:
-            done = self.events * max(part - self._first / self._portions, 0.0)
-            rate = f"about {done / max(time.monotonic() - self._began, 0.1):,.0f} events a second"
-        if part is None:  # a task of its own: Rich takes no total back, and stops the clock of what is full
+    def _anew(self, what: str) -> None:
+        """A bar of its own: Rich takes no total back, and stops the clock of what is full."""
+        if self._bar is not None and self._task is not None:
             self._bar.remove_task(self._task)
             self._task = self._bar.add_task(what, total=None, said="")
-        else:
-            self._bar.update(self._task, description=what, completed=part, total=1.0, said=rate)
 
     def _line(self, what: str, **said: object) -> None:
         if self._bar is None:
             as_json({"what": what, **said}, indent=None)
 
     def began(self, plan: Plan, events: int, done: int) -> None:
-        self.events, self._portions, self._first = events, plan.portions, done
-        self._began = time.monotonic()
+        self.events, self._portions, self._first = events, plan.portions, done / plan.portions
+        self._began, self._lines = time.monotonic(), Lines()
         self._line(
             "began",
             generation=plan.number,
@@ -190,24 +181,30 @@ class _Shown(Told):
         if self._bar is not None:
             again = f", going on after {done} of {plan.portions} portions" if done else ""
             note(f"generation {plan.number}, {plan.engine}, {events:,} events{again}")
-            self._update("replaying")
+            self._anew("replaying")
 
     def tasks(self, portion: int, tasks: Tasks) -> None:
         part = (portion + tasks.done / max(tasks.of, 1)) / self._portions
-        self._update("replaying", part)
-        if time.monotonic() - self._said >= SAY_EVERY:
-            self._said = time.monotonic()
-            self._line("tasks", portion=portion, done=tasks.done, of=tasks.of)
+        since = max(part - self._first, 0.0)  # of a replay that was taken up, what this command has done
+        if self._bar is None:
+            said = {"portion": portion + 1, "of": self._portions, "tasks": tasks.done, "of_tasks": tasks.of}
+            self._lines.say("replaying", since / (1 - self._first), self.events * since, **said)
+        elif self._task is not None:
+            rate = self.events * since / max(time.monotonic() - self._began, 0.1)
+            said = f"about {rate:,.0f} events a second"
+            self._bar.update(self._task, description="replaying", completed=part, total=1.0, said=said)
 
     def wrote(self, portion: int) -> None:
-        self._line("wrote", portion=portion, of=self._portions)
+        self._line("wrote", portion=portion + 1, of=self._portions)
 
     def checking(self) -> None:
         self._line("checking")
-        self._update("looking through it")
+        self._anew("looking through it")
+
+    def kept(self) -> None:
+        self.keeps_log = True
 
     def not_kept(self, why: str) -> None:
-        self.kept = False
         self._line("not kept", why=why)
         if self._bar is not None:
             note(f"it can be looked at, and not be promoted: {why}")
@@ -222,10 +219,11 @@ def _shown(as_lines: bool, ui: str | None) -> Iterator[_Shown]:
         yield _Shown(bar, ui)
 
 
-def _answer(made: Generation, told: _Shown, seconds: float, *, json_: bool) -> None:
+def _answer(made: Generation, told: _Shown, seconds: float, said: str | None, *, json_: bool) -> None:
     plan = made.plan
     if json_:
-        as_json({"what": "done", **made.as_value(), "seconds": round(seconds, 3)}, indent=None)
+        answer = {**made.as_value(), "keeps_log": told.keeps_log, "seconds": round(seconds, 3)}
+        as_json({"what": "done", **answer}, indent=None)
         return
     say(
         Text.assemble(
@@ -237,5 +235,7 @@ def _answer(made: Generation, told: _Shown, seconds: float, *, json_: bool) -> N
     say(Text(f"by {one_line(str(plan.code))}; {one_line(str(plan.filters))}", "dim"))
     if still := standing_still(made.failed):
         say(Text(still, "yellow"))
-    if told.kept and not plan.filters:
-        note(f"'toril lake diff {plan.projection} {plan.number} live' compares it with what readers see")
+    if told.keeps_log:
+        its = with_program(f"{plan.projection} {plan.number}", said)
+        note(f"'toril lake diff {its}' compares it with what readers see")
+        note(f"the log keeps what came since until 'toril lake promote {its}', or 'toril lake retire'")

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from toril.cli.careful import make_sure, yes_option
 from toril.cli.lake.projections import (
+    Cold,
     Program,
-    clickhouse_option,
-    cold_store,
+    cold_options,
     interruptible,
     program,
     program_option,
@@ -36,7 +36,7 @@ from toril.lake.tables import EVENTS
 @projection_argument
 @click.argument("generation", metavar="NUMBER", callback=whole("NUMBER", 1, 10**9))
 @program_option
-@clickhouse_option
+@cold_options
 @yes_option
 @log_option
 @url_option
@@ -45,7 +45,7 @@ def retire(
     projection: str,
     generation: int,
     program_: str | None,
-    clickhouse: str | None,
+    cold: Cold,
     yes: bool,
     log_name: str,
     url: str | None,
@@ -69,7 +69,7 @@ def retire(
         kept = look(lake, subject.processor, generation)
         if kept is not None and where.sourcing is not None:
             refuse_other_log(kept, where.log)
-        gone = asyncio.run(_retire(where, subject, lake, kept, generation, clickhouse, yes, quiet=as_lines))
+        gone = asyncio.run(_retire(where, subject, lake, kept, generation, cold, yes, quiet=as_lines))
     if as_lines:
         as_json({"projection": subject.processor, "retired": generation, "live_states": gone}, indent=None)
     else:
@@ -87,7 +87,7 @@ async def _retire(
     lake: Lake,
     kept: Generation | None,
     number: int,
-    clickhouse: str | None,
+    cold: Cold,
     yes: bool,
     *,
     quiet: bool,
@@ -99,7 +99,7 @@ async def _retire(
         await make_sure("retire", question, yes)
         with _recorded(lake, subject, number), working(lake.spark, "removing", quiet=quiet):
             return await retired(lake, kept, None, subject.name, number)
-    async with cold_store(clickhouse) as cold, where.service(subject, cold) as service:
+    async with cold.opened() as store, where.service(subject, store) as service:
         live = [one.number for one in await service.generations.standings(subject.name)]
         if kept is None and number not in live:
             raise InvalidValue("NUMBER", number, f"{subject.processor} has no such generation")

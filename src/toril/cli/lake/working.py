@@ -31,6 +31,31 @@ SAY_EVERY = 10.0
 """Seconds between two lines, where there is no terminal."""
 
 
+class Lines:
+    """How far something is, as lines of JSON, not too often."""
+
+    def __init__(self) -> None:
+        self._began = self._said = time.monotonic()
+
+    def say(self, doing: str, part: float, count: float, **said: object) -> None:
+        """So much of the whole is done since it began, and so many of what the rate is of."""
+        now = time.monotonic()
+        if now - self._said < SAY_EVERY:
+            return
+        self._said, seconds = now, now - self._began
+        as_json(
+            {
+                "what": "progress",
+                "doing": doing,
+                **said,
+                "per_second": round(count / max(seconds, 0.1), 1),
+                "seconds": round(seconds, 3),
+                "seconds_left": round(seconds / part - seconds, 3) if part > 0 else None,
+            },
+            indent=None,
+        )
+
+
 class Working:
     """Is told how far a command is, in steps; and by Spark, in between, in tasks. ``bar``: None for lines."""
 
@@ -38,7 +63,7 @@ class Working:
         self._bar = bar
         self._task = None if bar is None else bar.add_task(what, total=1, said="")
         self._what = what
-        self._began = self._said = time.monotonic()
+        self._began, self._lines = time.monotonic(), Lines()
         self._done, self._of = 0, 1
         self._tasks = self._before = Tasks(0, 0)
         self._rows: tuple[int, int] | None = None
@@ -65,11 +90,13 @@ class Working:
         if self._rows is not None:
             part = self._rows[0] / max(self._rows[1], 1)
         completed, total = self._done + min(part, NEARLY), max(self._of, 1)
-        seconds = time.monotonic() - self._began
         if self._bar is None:
-            self._line(completed / total, seconds)
+            rows = {} if self._rows is None else {"rows": self._rows[0], "of_rows": self._rows[1]}
+            steps = {"done": self._done, "of": self._of, "tasks": self._tasks.done, **rows}
+            self._lines.say(self._what, completed / total, self._count, **steps)
         elif self._task is not None:
-            said = f"{self._in_words()}, {self._count / max(seconds, 0.1):,.0f} a second"
+            rate = self._count / max(time.monotonic() - self._began, 0.1)
+            said = f"{self._in_words()}, {rate:,.0f} a second"
             self._bar.update(self._task, description=what, completed=completed, total=total, said=said)
 
     @property
@@ -82,26 +109,6 @@ class Working:
             return f"{self._rows[0]:,} of {self._rows[1]:,} rows"
         tasks = f"{self._tasks.done:,} tasks"
         return f"{self._done:,} of {self._of:,}, {tasks}" if self._of > 1 else tasks
-
-    def _line(self, part: float, seconds: float) -> None:
-        if self._began + seconds - self._said < SAY_EVERY:
-            return
-        self._said = self._began + seconds
-        rows = {} if self._rows is None else {"rows": self._rows[0], "of_rows": self._rows[1]}
-        as_json(
-            {
-                "what": "progress",
-                "doing": self._what,
-                "done": self._done,
-                "of": self._of,
-                "tasks": self._tasks.done,
-                **rows,
-                "per_second": round(self._count / max(seconds, 0.1), 1),
-                "seconds": round(seconds, 3),
-                "seconds_left": round(seconds / part - seconds, 3) if part > 0 else None,
-            },
-            indent=None,
-        )
 
 
 @contextmanager

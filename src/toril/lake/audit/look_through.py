@@ -48,13 +48,14 @@ def audit(
     log: str | None = "log",
     fraction: float = 1.0,
     only: Sequence[str] = (),
-    live: LiveStore | None = None,
+    live: LiveStore | TorilError | None = None,
     upcasters: Upcasters | None = None,
     told: Told | None = None,
 ) -> Audit:
     """Look through a lake. ``log=None``: without asking the log; ``only``: these checks, by name.
 
-    ``upcasters``: those by which its spans were read.
+    ``live``: the live store, or why it cannot be asked, which is then a finding. ``upcasters``: those by
+    which its spans were read.
     """
     if not 0 < fraction <= 1:
         raise InvalidValue("fraction", fraction, "more than 0, and at most 1")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
 
+from toril.errors import TorilError
 from toril.events import Upcasters
 from toril.lake.lake import Lake, Record
 from toril.lake.source import Marks
@@ -74,7 +75,7 @@ class Looking:
         url: str | None,
         log: str | None,
         fraction: float,
-        live: LiveStore | None,
+        live: LiveStore | TorilError | None,
         upcasters: Upcasters | None = None,
     ) -> None:
         self.lake = lake

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 
+from toril.errors import TorilError
 from toril.lake.audit.found import Check, Seen
 from toril.lake.audit.gold import SUMMARIES
 from toril.lake.audit.looking import PLACE, LiveStore, Looking, Skip
@@ -64,6 +65,8 @@ def live(work: Looking, check: Check) -> None:
     """Every live summary is in the lake, and says the same at the same version."""
     if work.live is None:
         raise Skip("the live store was not to be asked")
+    if isinstance(work.live, TorilError):
+        raise work.live
     read = work.table(SUMMARIES).positions
     rows = work.of_traces(work.read(SUMMARIES))
     positions = work.live.positions()
@@ -136,7 +139,6 @@ def _find_only_live(
                     found += 1
         if found:
             _note_archived(work, rows, lacking)
-            began = work.began
             for part in lacking.parts():
                 for key, (version, place) in sorted(part[LIVE].items()):
                     at = place or part[ARCHIVED].get(key)
@@ -144,11 +146,19 @@ def _find_only_live(
                         other.add(NOT_YET)
                     elif key in part[QUARANTINED]:
                         other.add(REFUSED)
-                    elif began and (at is None or at[1] <= began.get(Partition.parse(at[0]), 0)):
+                    elif _is_older(work, at):
                         other.add(OLDER)
                     else:
                         lost.add({"tenant": key[0], "trace_id": key[1], "version": version})
     check.add("only live", lost.count, ONLY_LIVE, lost.samples)
+
+
+def _is_older(work: Looking, at: tuple[str, int] | None) -> bool:
+    """Whether what was there, or is nowhere to be found, is from before the archive."""
+    if not work.record.positions:  # it has not begun
+        return at is None
+    began = work.began
+    return bool(began) and (at is None or at[1] <= began.get(Partition.parse(at[0]), 0))
 
 
 def _chosen(work: Looking, keys: Sequence[Key]) -> Iterable[Key]:
