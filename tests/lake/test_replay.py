@@ -31,6 +31,7 @@ from toril.lake.tables import EVENTS
 from toril.lake.travel import state_at, states_at
 from toril.log import Entry, HistoryTrimmed, Log, Retention
 from toril.log.upkeep import trim
+from toril.stores import MemoryProjectionStore
 from toril.testing import standalone
 
 pytestmark = pytest.mark.timeout(900)
@@ -85,7 +86,11 @@ def test_a_replay_is_of_all_events_up_to_the_cut_and_of_none_after(url: str, lak
     assert (again.plan, again.state, again.rows, again.failed) == (made.plan, "whole", 28, 0)
     assert "v1 (basket version 1, code" in str(again.plan.code)
     # An older cut, which the lake is past by now, in two portions; and a part of all that there is.
-    past = replay(lake, subject, url=url, cut=half_way, portions=2, keep=False)
+    own, looks = Shop(url, store=MemoryProjectionStore()), Looks()
+    past = replay(lake, own.subjects[NAME], url=url, cut=half_way, portions=2, progress=looks)
+    assert "would be in the rows of generation 1: both are of version 1" in looks.why
+    there = during(own, lambda: own.pipeline.service.generations.standings())
+    assert [one.number for one in there] == [1, 2], "nothing was changed"
     assert (past.plan.portions, past.number) == (2, 3)
     assert past.as_value()["portions_done"] == 2
     assert states(read(lake, past)) == folded(Basket(), first)
@@ -116,6 +121,15 @@ def test_a_replay_is_of_all_events_up_to_the_cut_and_of_none_after(url: str, lak
     lake.spark.sql(f"DELETE FROM {lake.sql_name(EVENTS)} WHERE aggregate_id = 'b1' AND version = 1")
     with pytest.raises(LakeError, match="is not whole: history has"):
         replay(lake, subject, url=url)
+
+
+class Looks(Progress):
+    """Says why the generation can be looked at and not be promoted."""
+
+    why = ""
+
+    def not_kept(self, why: str) -> None:
+        self.why = why
 
 
 class Interrupted(Exception):
