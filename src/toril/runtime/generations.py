@@ -124,6 +124,11 @@ class Generations:
         self._store = backend.generations
         self._learnt = Learnt()
 
+    @property
+    def definition(self) -> Definition:
+        """The pipeline whose projections these are of, as this program has it."""
+        return self._definition
+
     # ------------------------------------------------------------------ what there is
 
     async def standings(self, name: str | None = None) -> list[GenerationStanding]:
