@@ -9,7 +9,16 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame
 
 from toril.aggregate import Aggregate
-from toril.events import AnyEvent, DeclaredProjection, FirstBy, FoldProjection, NewEvent, Sum, fold
+from toril.events import (
+    AnyEvent,
+    DeclaredProjection,
+    FirstBy,
+    FoldProjection,
+    NewEvent,
+    ProjectionStore,
+    Sum,
+    fold,
+)
 from toril.lake.archive import EventsStep
 from toril.lake.lake import Lake
 from toril.lake.source import tails
@@ -58,14 +67,22 @@ class Worth(DeclaredProjection):
 class Shop:
     """The program, on a server."""
 
-    def __init__(self, url: str, *, both: bool = False, worth: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        both: bool = False,
+        worth: bool = False,
+        store: ProjectionStore | None = None,
+        **settings: Any,
+    ) -> None:
         self.url = url
         self.sourcing = EventSourcing(url, partitions=PARTITIONS, options=OPTIONS, **settings)
         builder = (
             self.sourcing.register_pipeline()
             .with_name("shop")
             .with_aggregate_type("basket")
-            .with_projection("basket", None, Basket, retry=QUICK)
+            .with_projection("basket", store, Basket, retry=QUICK)
         )
         if both:
             builder.with_projection("basket", None, BasketInCents, retry=QUICK, generation=2, start="loaded")

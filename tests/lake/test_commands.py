@@ -44,14 +44,15 @@ from toril.errors import InvalidValue
 from toril.events import NewEvent
 from toril.lake import progress
 from toril.lake.errors import LakeError
-from toril.lake.generations import Generation, Plan
-from toril.lake.lake import Lake
+from toril.lake.generations import Generation, Plan, table_of
+from toril.lake.lake import Lake, Record
 from toril.lake.progress import Tasks, watching_all
 from toril.lake.runs import RUNS
-from toril.lake.subjects import Code
+from toril.lake.subjects import Code, code_of
 from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS, Table
 from toril.log import Log
 from toril.pipelines.spans.span import Span
+from toril.pipelines.spans.summary import TraceSummary
 from toril.runtime.backend import GenerationError
 from toril.runtime.generations import Loaded
 from toril.server.setup import Settings, Setup
@@ -374,6 +375,46 @@ def test_what_is_cold_is_proved_compared_promoted_and_retired(operator: Operator
         operator.types("audit", "--directory", str(home / "clickhuose"))
     with pytest.raises(InvalidValue, match="one of --clickhouse and --directory"):
         operator.types("audit", *here, "--clickhouse", "clickhouse://h/d")
+
+
+def test_code_that_has_changed_since_a_replay_is_told_of_or_refused(operator: Operator) -> None:
+    """Before anything is asked or changed; where nobody is asked, as a line or beside the answer."""
+    url = program.spans.url
+    assert url is not None
+    with_log(url, lambda log: log.append(Aggregate("acme", "span", "1"), [b"{}"]), partitions=2)
+    here, first = code_of(TraceSummary), "span_ingestion/trace_summary"
+    fields = {**here.fields, "spans": {**here.fields["spans"], "where": "otherwise"}}
+    made_by = {
+        2: msgspec.structs.replace(here, digest="edited"),
+        3: msgspec.structs.replace(here, digest="declared", fields=fields),
+    }
+    for number, code in made_by.items():
+        plan = Plan(projection=first, number=number, cut={}, engine="native", code=code)
+        operator.lake.ensure(table_of(plan))
+        nothing = operator.lake.read(plan.name)
+        operator.lake.append(nothing, table_of(plan), Record(batch=2, positions={}))
+    with pytest.raises(LakeError, match=r"generation 3 of .* with other fields .* \(spans\)"):
+        operator.types("promote", "trace_summary")
+    edited = ("promote", "trace_summary", "2")
+    questions: list[str] = []
+
+    async def asked(_: str, question: str, yes: bool) -> None:
+        questions.append(question)
+        if not yes:
+            raise Refused("no")
+
+    operator.monkeypatch.setattr(promoting, "make_sure", asked)
+    with pytest.raises(Refused):
+        operator.types(*edited)
+    changed = f"it was made by code edited, and goes on by {here.digest[:8]}"
+    assert f"{changed}. Let all readers of {first} see generation 2" in questions[0]
+    # Nothing was reserved for it in the log: so it ends after that.
+    place = ["--lake", operator.lake.path]
+    done = CliRunner().invoke(cli, ["lake", *edited, "--yes", *place])
+    assert "reserve one first" in str(done.exception)
+    began, line = map(json.loads, done.stdout.splitlines())
+    assert (began["what"], line["what"]) == ("began", "other code")
+    assert (line["made_by"], line["goes_on_by"]) == (str(made_by[2]), str(here))
 
 
 @pytest.mark.parametrize("command", [("generations",), ("promote", "trace_summary", "--back", "--yes")])

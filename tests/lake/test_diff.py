@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from toril.cli.lake.diff import show
 from toril.events import AnyEvent, DeclaredProjection, FirstBy, FoldProjection, Maximum, Sum
 from toril.lake import keysets
-from toril.lake.diff import Difference, Found, Held, Side, Tally, diff_of, differences
+from toril.lake.diff import VERSION, Diff, Difference, Found, Held, Side, Tally, diff_of, differences
 from toril.lake.keysets import Keysets
 from toril.lake.subjects import code_of
 
@@ -161,6 +162,21 @@ def test_states_that_are_not_equal_to_the_byte_are_different() -> None:
     done = tally.finished()
     assert (done.compared, done.equal, len(done.differences)) == (3, 1, 2)
     assert all(its.reason for its in done.differences)
+
+
+def test_what_live_has_not_read_is_counted_and_no_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    sides = Side("generation 2", code_of(Cart), CUT), Side("live", code_of(Cart))
+    found = Diff(*sides, compared=5, equal=5, differences=[], not_read=1200, waiting=1)
+    assert not found
+    assert (found.as_value()["not_read"], found.as_value()["waiting"]) == (1200, 1)
+    show(found)
+    show(Diff(*sides, compared=5, equal=4, differences=[Difference(VERSION, "", 1)], not_read=7))
+    first, not_read, waiting, second, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "no difference between generation 2 and live: 5 states"
+    assert not_read == "not compared: 1,200 aggregates: live has not read so far"
+    assert waiting.startswith("not compared: 1 aggregates: an event waits live: to be tried again,")
+    assert second == "1 of 5 aggregates differ between generation 2 and live"
+    assert last == "not compared: 7 aggregates: live has not read so far"
 
 
 def test_samples_are_few_and_always_the_same(spark: SparkSession) -> None:

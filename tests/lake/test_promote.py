@@ -27,14 +27,24 @@ from tests.lake.promoter import SMALL, STEPS, At, Settings
 from tests.lake.shop import Basket, BasketInCents, Shop, Worth, archive, during, folded
 from tests.queue.audit import until
 from toril.errors import InvalidValue
+from toril.events import DeclaredProjection, Derived, FirstBy, Sum, path
 from toril.events.errors import ConfigurationError
 from toril.lake.archive import GROUP
 from toril.lake.errors import LakeError
-from toril.lake.generations import Filters, Generation, find, read, table_of
+from toril.lake.generations import Filters, Generation, Plan, find, read, table_of
 from toril.lake.lake import Lake, Record
 from toril.lake.live import diff_live
-from toril.lake.promote import Progress, in_portions, promote, refuse_other_log, retire, take_back
+from toril.lake.promote import (
+    Progress,
+    in_portions,
+    other_code,
+    promote,
+    refuse_other_log,
+    retire,
+    take_back,
+)
 from toril.lake.replay import replay
+from toril.lake.subjects import Code, code_of
 from toril.log import Retention
 from toril.log.upkeep import trim
 from toril.runtime.generations import Generations, GenerationStanding
@@ -447,6 +457,61 @@ def test_once_per_state_when_a_new_projection_is_filled_from_the_beginning(
         _filled(server.url, lake, rng)
 
 
+class NetWorth(DeclaredProjection):
+    """The same version of what was declared otherwise."""
+
+    name = "worth"
+    total = Sum("data.net")
+    first = FirstBy("data.price", int, order="version")
+
+
+class Codes(Progress):
+    """Which code has made a generation, and by which it goes on."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+
+    def other_code(self, made_by: Code, goes_on_by: Code) -> None:
+        self.said.append((made_by.digest, goes_on_by.digest))
+
+
+def by_code(made: Generation, code: Code) -> Generation:
+    """A generation, as if other code had made it."""
+    return replace(made, plan=msgspec.structs.replace(made.plan, code=code))
+
+
+def test_a_generation_goes_on_by_the_code_that_made_it_or_it_is_said() -> None:
+    definition = Shop("redis://nowhere", both=True, worth=True).pipeline.definition
+    plan = Plan(projection="shop/worth", number=7, cut={}, engine="fold", code=code_of(Worth))
+    made = Generation(plan, 2)
+
+    class More(Worth):
+        name = "worth"
+        nothing = Derived(path("total") - path("total"), int)
+
+    assert other_code(made, definition) is None
+    assert other_code(by_code(made, code_of(More)), definition) == code_of(Worth), "it has the same states"
+    wrong = (
+        r"generation 7 of shop/worth was made by worth version 1 with other fields than this program has "
+        r"\(total\): its states would be of both; replay again with this code, or give the projection another"
+    )
+    with pytest.raises(LakeError, match=wrong):
+        other_code(by_code(made, code_of(NetWorth)), definition)
+    with pytest.raises(LakeError, match=r"\(first, total\)"):
+        other_code(by_code(made, msgspec.structs.replace(plan.code, digest="", fields={})), definition)
+    # Of the version that made it; where the program does not have that, others go on with it.
+    assert other_code(by_code(made, Code(projection="worth version 2", digest="2")), definition) is None
+    for number, projection in ((2, BasketInCents()), (3, BasketInCents()), (1, Basket()), (3, Basket())):
+        basket = msgspec.structs.replace(
+            plan, projection="shop/basket", number=number, code=code_of(projection)
+        )
+        assert other_code(replace(made, plan=basket), definition) is None
+    under_its_number = msgspec.structs.replace(
+        plan, projection="shop/basket", number=2, code=code_of(Basket())
+    )
+    assert other_code(replace(made, plan=under_its_number), definition) == code_of(BasketInCents())
+
+
 def _filled(url: str, lake: Lake, rng: random.Random) -> None:
     before, trade = Shop(url), Trade(Shop(url), rng)
 
@@ -477,7 +542,14 @@ def _filled(url: str, lake: Lake, rng: random.Random) -> None:
                 await promote(lake, made, its, url=url, within=0, patience=0.1)
             assert await its.get_projection("worth", *BASKETS[0]) is None, "nobody sees it before it is level"
             await its.resume("worth")
-            done = await promote(lake, made, its, url=url)
+            declared = by_code(made, code_of(NetWorth))
+            with pytest.raises(LakeError, match=r"worth version 1 with other fields .* \(total\): .* replay"):
+                await promote(lake, declared, its, url=url)
+            assert await its.get_projection("worth", *BASKETS[0]) is None
+            told = Codes()
+            edited = by_code(made, msgspec.structs.replace(made.plan.code, digest="0" * 64))
+            done = await promote(lake, edited, its, url=url, progress=told)
+            assert told.said == [("0" * 64, made.plan.code.digest)]
             assert (done.number, done.before) == (1, 0)
         await trade.done("worth", "basket")
         found = await trade.states("worth")

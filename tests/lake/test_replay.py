@@ -16,6 +16,7 @@ from tests.queue.audit import until
 from toril import connect
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
+from toril.events import AnyEvent
 from toril.lake.archive import GROUP
 from toril.lake.diff import Diff
 from toril.lake.errors import LakeError, OtherWriter
@@ -31,6 +32,7 @@ from toril.lake.tables import EVENTS
 from toril.lake.travel import state_at, states_at
 from toril.log import Entry, HistoryTrimmed, Log, Retention
 from toril.log.upkeep import trim
+from toril.stores import MemoryProjectionStore
 from toril.testing import standalone
 
 pytestmark = pytest.mark.timeout(900)
@@ -85,7 +87,11 @@ def test_a_replay_is_of_all_events_up_to_the_cut_and_of_none_after(url: str, lak
     assert (again.plan, again.state, again.rows, again.failed) == (made.plan, "whole", 28, 0)
     assert "v1 (basket version 1, code" in str(again.plan.code)
     # An older cut, which the lake is past by now, in two portions; and a part of all that there is.
-    past = replay(lake, subject, url=url, cut=half_way, portions=2, keep=False)
+    own, looks = Shop(url, store=MemoryProjectionStore()), Looks()
+    past = replay(lake, own.subjects[NAME], url=url, cut=half_way, portions=2, progress=looks)
+    assert "would be in the rows of generation 1: both are of version 1" in looks.why
+    there = during(own, lambda: own.pipeline.service.generations.standings())
+    assert [one.number for one in there] == [1, 2], "nothing was changed"
     assert (past.plan.portions, past.number) == (2, 3)
     assert past.as_value()["portions_done"] == 2
     assert states(read(lake, past)) == folded(Basket(), first)
@@ -116,6 +122,15 @@ def test_a_replay_is_of_all_events_up_to_the_cut_and_of_none_after(url: str, lak
     lake.spark.sql(f"DELETE FROM {lake.sql_name(EVENTS)} WHERE aggregate_id = 'b1' AND version = 1")
     with pytest.raises(LakeError, match="is not whole: history has"):
         replay(lake, subject, url=url)
+
+
+class Looks(Progress):
+    """Says why the generation can be looked at and not be promoted."""
+
+    why = ""
+
+    def not_kept(self, why: str) -> None:
+        self.why = why
 
 
 class Interrupted(Exception):
@@ -340,6 +355,71 @@ async def promoted_and_skipped(shop: Shop, lake: Lake, made: Generation) -> int:
 
     await until(done, "the rest of it to be processed")
     return undecided
+
+
+class Tolerant(Basket):
+    """It takes what live cannot."""
+
+    def apply(self, state: dict[str, int], event: AnyEvent) -> dict[str, int]:
+        return state if event.data["price"] == "broken" else super().apply(state, event)
+
+
+def test_what_live_has_not_read_or_cannot_take_is_no_difference_and_what_it_has_lost_is(
+    url: str, lake: Lake
+) -> None:
+    shop = Shop(url)
+    subject = replace(shop.subjects[NAME], projection=Tolerant())
+
+    async def trade() -> None:
+        service, backend = shop.pipeline.service, shop.sourcing.backend
+        assert backend is not None
+        async with shop.sourcing.worker(upkeep=False):
+            for basket in ("good", "fewer", "gone"):
+                await shop.buy(basket, 1, 2)
+            await shop.buy("waits", 5, "broken", 7)
+            await backend.pause("tenant globex", on=True)
+
+            async def waits() -> bool:
+                await shop.buy("paused", 1, tenant="globex")
+                standing = await service.standing("basket")
+                return (standing.behind, standing.waiting, standing.failed) == (0, 1, 1)
+
+            await until(waits, "a paused tenant and a failed event to wait")
+        await shop.buy("good", 3)
+        await shop.buy("new", 4)
+        # Of the one it loses an event, of the other all.
+        for basket, *command in (
+            ("fewer", "HSET", f"c:{NAME}", "p1 e1 1"),
+            ("gone", "HDEL", f"c:{NAME}", f"s:{NAME}"),
+        ):
+            key = Aggregate("acme", "basket", basket)
+            home = shop.log.store((await shop.log.layout()).current.of(key)).keys.aggregate(key.key)
+            await shop.log.redis.command(command[0], home, *command[1:])
+
+    async def compared() -> Diff:
+        backend = shop.sourcing.backend
+        assert backend is not None
+        return await diff_live(lake, made, subject, shop.pipeline.service, backend)
+
+    async def caught_up() -> Diff:
+        async def done() -> bool:
+            return (await shop.pipeline.service.standing("basket")).behind == 0
+
+        await until(done, "live to have read all")
+        return await compared()
+
+    during(shop, trade)
+    archive(lake, url)
+    made = replay(lake, subject, url=url, keep=False)
+    for worker, equal, not_read in ((False, 0, 2), (True, 2, 0)):
+        shop = Shop(url)
+        found = during(shop, caught_up if worker else compared, worker=worker)
+        assert {(one.kind, one.samples[0].aggregate_id) for one in found.differences} == {
+            ("other version", "fewer"),
+            ("only in one", "gone"),
+        }
+        assert (found.compared, found.equal) == (2 + equal, equal)
+        assert (found.not_read, found.waiting) == (not_read, 2)
 
 
 def test_retention_safe_while_a_replay_reads(lake: Lake, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.runtime.generations import (
     sourcing_of,
 )
 from toril.aggregate import Aggregate
-from toril.events import AnyEvent, EventHandler, HandlerContext, NewEvent
+from toril.events import AnyEvent, EventHandler, HandlerContext, NewEvent, ProjectionStore
 from toril.events.errors import ConfigurationError
 from toril.runtime import (
     Decision,
@@ -36,6 +36,8 @@ from toril.runtime import (
     decision_in,
     skipped,
 )
+from toril.runtime.pipeline import TypedPipelineBuilder
+from toril.runtime.work import ProjectionWork
 from toril.stores import MemoryProjectionStore
 
 
@@ -398,3 +400,112 @@ async def test_a_projection_with_a_store_of_its_own_is_loaded_into_it(
             await pipeline.service.generations.load("total", 2, await lake.states(made.cut, Doubled()))
             await agrees(pipeline, traffic, "total@2", 2)
             assert await store.load(Doubled(), Aggregate("acme", "order", "1")) is not None
+
+
+def in_store(sourcing: EventSourcing, store: ProjectionStore, *later: type[Total]) -> RegisteredPipeline:
+    """With states in a store of their own, also those of later generations."""
+    builder = sourcing.register_pipeline().with_name("orders").with_aggregate_type("order")
+    builder.with_projection("total", store, Total, retry=QUICK)
+    for number, made_by in enumerate(later, 2):
+        builder.with_projection("total", store, made_by, retry=QUICK, generation=number, start="loaded")
+    return builder.build()
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_generation_in_the_rows_of_another_one_is_refused_and_changes_nothing(
+    servers: Servers, place: str, rng: random.Random
+) -> None:
+    async with sourcing_of(place, servers) as sourcing:
+        store = MemoryProjectionStore()
+        pipeline = in_store(sourcing, store)
+        generations = pipeline.service.generations
+        traffic = Traffic(pipeline, rng, ["1", "2", "3"])
+        async with sourcing.worker():
+            await traffic.once()
+            await agrees(pipeline, traffic, "total", 1)
+            before = await generations.standings()
+            why = (
+                r"generation 2 of 'total' would be in the rows of generation 1: both are of version 1 of the "
+                r"projection, in the same store; make it by another version of the projection, or give it "
+                r"another store"
+            )
+            with pytest.raises(GenerationError, match=why):
+                await generations.reserve("total")
+            assert await generations.standings() == before
+            # A program that gives it another store may; where that is not declared, no state is brought.
+            work = pipeline.definition.works["total"]
+            assert isinstance(work, ProjectionWork)
+            other = replace(work, name="total@2", store=MemoryProjectionStore(), start="loaded")
+            pipeline.definition.works["total@2"] = other
+            made = await generations.reserve("total")
+            lake = Lake()
+            lake.entries = await entries_of(sourcing)
+            states = await lake.states(made.cut, Total())
+            wrong = [replace(one, state=Total().encode({"sum": -1, "by": 1})) for one in states]
+            del pipeline.definition.works["total@2"]
+            before = await generations.standings()
+            for refused in (
+                generations.place("total", 2, wrong),
+                generations.load("total", 2, wrong),
+                generations.finish("total", 2),
+            ):
+                with pytest.raises(GenerationError, match=why):
+                    await refused
+            assert await generations.standings() == before
+            pipeline.definition.works["total@2"] = other
+            assert (await generations.load("total", 2, states)).placed == 3
+            await traffic.once()
+            for name in ("total", "total@2"):
+                await agrees(pipeline, traffic, name, 1)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_what_a_retired_generation_has_in_a_store_of_its_own_is_not_gone_on_from(
+    servers: Servers, place: str, rng: random.Random
+) -> None:
+    """Where states of it came; the same version is free where none did."""
+    async with sourcing_of(place, servers) as sourcing:
+        pipeline = in_store(sourcing, MemoryProjectionStore(), Doubled)
+        generations = pipeline.service.generations
+        traffic = Traffic(pipeline, rng, ["1", "2", "3"])
+        lake = Lake()
+        async with sourcing.worker():
+            await traffic.once()
+            assert (await generations.reserve("total")).number == 2
+            assert await generations.retire("total", 2) == 0
+            made = await generations.reserve("total")
+            lake.entries = await entries_of(sourcing)
+            states = await lake.states(made.cut, Doubled())
+            await generations.load("total", 3, states)
+            for name, times in (("total", 1), ("total@3", 2)):
+                await agrees(pipeline, traffic, name, times)
+            await generations.switch("total", 3)
+            await generations.retire("total", 1)
+        for version, other in ((1, 1), (2, 3)):
+            with pytest.raises(GenerationError, match=f"generation 4 .* in the rows of generation {other}:"):
+                await generations.reserve("total", version=version)
+        await generations.reserve("total", 5, version=3)
+        work = pipeline.definition.works["total@2"]
+        assert isinstance(work, ProjectionWork)
+        third = type("Third", (Doubled,), {"version": 3})()
+        pipeline.definition.works["total@5"] = replace(work, name="total@5", projection=third)
+        await generations.place("total", 5, [replace(states[0], state=b"")])
+        assert await generations.retire("total", 5) == 1, "it was given up half loaded"
+        with pytest.raises(GenerationError, match="in the rows of generation 5:"):
+            await generations.reserve("total", version=3)
+
+
+def test_generations_that_workers_build_in_the_same_rows_are_refused() -> None:
+    store = MemoryProjectionStore()
+
+    def builder(made_by: type[Total], its: ProjectionStore | None) -> TypedPipelineBuilder:
+        sourcing = EventSourcing("memory://")
+        made = sourcing.register_pipeline().with_name("orders").with_aggregate_type("order")
+        return made.with_projection("total", store, Total).with_projection(
+            "total", its, made_by, generation=2
+        )
+
+    with pytest.raises(ConfigurationError, match="'total' and 'total@2' .* version 1 .* in the same store"):
+        builder(Total, store).build()
+    for made_by, its in ((Doubled, store), (Total, MemoryProjectionStore()), (Total, None)):
+        builder(made_by, its).build()

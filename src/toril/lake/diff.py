@@ -98,6 +98,10 @@ class Diff:
     """Aggregates that are in one of them or in both."""
     equal: int
     differences: list[Difference]
+    not_read: int = 0
+    """Aggregates that were not compared: live has not read so far."""
+    waiting: int = 0
+    """The same: an event of them waits live, to be tried again, for a person, or for a paused tenant."""
 
     def __bool__(self) -> bool:
         return bool(self.differences)
@@ -109,6 +113,8 @@ class Diff:
             "other": self.other.name,
             "compared": self.compared,
             "equal": self.equal,
+            "not_read": self.not_read,
+            "waiting": self.waiting,
             "differences": [difference.as_value() for difference in self.differences],
         }
 
@@ -436,7 +442,10 @@ def _scope(one: Side, other: Side) -> str:
     if one.filters != other.filters:
         return f"{one.name} is of {one.filters}, {other.name} of {other.filters}"
     if one.cut is None or other.cut is None:
-        return "live goes on after the cut"
+        return (
+            "live has passed events that are not in its state, or the lake lacks events that are: "
+            "`toril lake audit` looks for those"
+        )
     later = [
         name
         for name in one.cut.keys() | other.cut.keys()

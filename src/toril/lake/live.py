@@ -3,13 +3,15 @@
 Live goes on after the cut. So the state of the generation is taken further by the same events before it is
 compared: what differs then is a difference of code or of data, and not of time. An aggregate that only live
 has is taken further from nothing, where it began after the cut; where it began before, the generation lacks
-it.
+it. Where live has less, as it has not read so far, or an event waits, that is counted, and no difference.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -27,6 +29,7 @@ from toril.lake.quoting import quoted
 from toril.lake.subjects import Subject, code_of
 from toril.lake.tables import EVENTS
 from toril.log import HistoryTrimmed, Log, Partition
+from toril.log.entry import START
 from toril.runtime.backend import Backend
 from toril.runtime.redis import RedisBackend
 from toril.runtime.service import EventSourcingService
@@ -72,13 +75,17 @@ async def diff_live(
     live = Side("live", code_of(work.projection, upcasters=work.upcasters))
     tally = Tally(Side.of(generation.plan), live, samples)
     expected = round((generation.rows or 0) * part / BUCKETS)
+    apart: Counter[str] = Counter()
     with Keysets() as keys:
         there = await asyncio.to_thread(rows.toLocalIterator, prefetchPartitions=True)
         while some := await asyncio.to_thread(_some, there):
             pairs = await asyncio.gather(*(_pair(row, lake, subject, work, service, backend) for row in some))
-            for row, (one, other) in zip(some, pairs, strict=True):
+            for row, (one, other, why) in zip(some, pairs, strict=True):
                 key = (row["tenant"], row["aggregate_type"], row["aggregate_id"])
                 keys.add(GENERATION, key)
+                if why:
+                    apart[why] += 1
+                    continue
                 tally.compare(key, one, other)
             if told is not None:
                 told(tally.compared, expected)
@@ -91,7 +98,7 @@ async def diff_live(
             if place is not None and place[1] > generation.plan.cut.get(place[0], (0, ""))[0]:
                 held = await _further(Held(0, None), found, aggregate, lake, subject, work, service, backend)
             tally.compare((aggregate.tenant, aggregate.type, aggregate.id), held, found)
-    return tally.finished()
+    return replace(tally.finished(), not_read=apart[NOT_READ], waiting=apart[WAITS])
 
 
 # ---------------------------------------------------------------------------- what only live has
@@ -147,10 +154,10 @@ async def _only_live(
                     yield Aggregate(*key), None if archived is None else (archived[0], archived[1])
 
 
-async def _place(log: Log, aggregate: Aggregate) -> tuple[str, int] | None:
-    """Where the first event of an aggregate is; None where it was trimmed."""
+async def _place(log: Log, aggregate: Aggregate, version: int = 1) -> tuple[str, int] | None:
+    """Where an event of an aggregate is, the first one by default; None where it was trimmed."""
     try:
-        first = await log.read(aggregate, 1, most=1)
+        first = await log.read(aggregate, version, most=1)
     except HistoryTrimmed:
         return None
     return (str(first[0].partition), first[0].ordinal) if first and first[0].ordinal else None
@@ -194,6 +201,9 @@ def _log_of(backend: Backend) -> Log:
 
 # ---------------------------------------------------------------------------- what both have
 
+NOT_READ, WAITS = "not read", "waits"
+"""Why live has less of an aggregate, where that is no difference."""
+
 
 def _some(there: Iterator[Row]) -> Sequence[Row]:
     return list(islice(there, AT_ONCE))
@@ -206,20 +216,42 @@ async def _pair(
     work: ProjectionWork,
     service: EventSourcingService,
     backend: Backend,
-) -> tuple[Held, Held | None]:
-    """What the generation has of an aggregate, taken as far as live is, and what live has."""
+) -> tuple[Held, Held | None, str]:
+    """What the generation has of an aggregate, taken as far as live is, and what live has.
+
+    And why live has less, where it will have more without any change of code.
+    """
     aggregate = Aggregate(*(row[name] for name in KEYS))
     state = None if row["state"] is None else bytes(row["state"])
     held = Held(row["version"], state, row["failed_version"], row["failed"])
     found = await _live(aggregate, work, backend)
+    if found is None or found.version < held.version or _tried(found) < _tried(held):
+        if why := await _why_less(found, aggregate, work, backend):
+            return held, found, why
+        if found != await _live(aggregate, work, backend):  # it has gone on meanwhile
+            return await _pair(row, lake, subject, work, service, backend)
     if found is None or _tried(found) <= held.version:
-        return held, found
-    return await _further(held, found, aggregate, lake, subject, work, service, backend), found
+        return held, found, ""
+    return await _further(held, found, aggregate, lake, subject, work, service, backend), found, ""
 
 
-def _tried(found: Held) -> int:
-    """The last event that live has taken, or could not take."""
-    return found.failed_version or found.version
+def _tried(held: Held) -> int:
+    """The last event that it has taken, or could not take."""
+    return held.failed_version or held.version
+
+
+async def _why_less(
+    found: Held | None, aggregate: Aggregate, work: ProjectionWork, backend: Backend
+) -> str | None:
+    """Why live does not have the next event; None where it has passed it, and should."""
+    loaded = await backend.find(work.processor, aggregate)
+    if loaded is not None and loaded.status != "p":
+        return WAITS
+    place = await _place(_log_of(backend), aggregate, 1 if found is None else found.version + 1)
+    if place is None:  # what is trimmed was read
+        return None
+    (at,) = await backend.positions(Partition.parse(place[0]), [work.processor])
+    return NOT_READ if (at or START).ordinal < place[1] else None
 
 
 async def _live(aggregate: Aggregate, work: ProjectionWork, backend: Backend) -> Held | None:

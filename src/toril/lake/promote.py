@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
+from typing import Any
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.functions import broadcast
@@ -24,10 +25,13 @@ from toril.lake.errors import LakeError
 from toril.lake.generations import Generation, read, remove
 from toril.lake.history import KEYS, history
 from toril.lake.lake import Lake
+from toril.lake.subjects import Code, code_of, version_said
 from toril.runtime.backend import Rebuilt
 from toril.runtime.generations import WITHIN, GenerationBehind, GenerationStanding, Loaded
-from toril.runtime.names import generation_name
+from toril.runtime.names import generation_name, split_generation
+from toril.runtime.pipeline import Definition
 from toril.runtime.service import EventSourcingService
+from toril.runtime.work import ProjectionWork
 
 ROWS_AT_ONCE = 500
 """Rows that are taken from Spark at a time."""
@@ -46,12 +50,18 @@ PARTITION_BYTES = 16 * 1024 * 1024
 ROW_BYTES = 200
 """Bytes that an event has besides its body, about."""
 
+SAID = 5
+"""Fields that are named where they are declared otherwise."""
+
 LOOK_EVERY = 0.2
 """Seconds between two looks at how far a generation has caught up."""
 
 
 class Progress:
     """Told how far a promotion is. All of it may be left out."""
+
+    def other_code(self, made_by: Code, goes_on_by: Code) -> None:
+        """Its code has changed since its states were made, though not the fields that it declares."""
 
     def loading(self, loaded: Loaded, of: int) -> None:
         """States have come."""
@@ -133,6 +143,8 @@ async def load(
     told = progress or Progress()
     refuse_part(generation)
     await _refuse_other(generation, service)
+    if (here := other_code(generation, service.generations.definition)) is not None:
+        told.other_code(generation.plan.code, here)
     rows = read(lake, generation)
     counts = rows.selectExpr("count(1)", "count_if(failed_version IS NOT NULL)")
     ((count, failed),) = await asyncio.to_thread(counts.collect)
@@ -227,6 +239,44 @@ async def _refuse_other(generation: Generation, service: EventSourcingService) -
             "live store keeps a place for: that is of another lake, or this one was only to be looked at; "
             "promote that one, or replay again"
         )
+
+
+def other_code(generation: Generation, definition: Definition) -> Code | None:
+    """The code by which this program would go on with a generation, where that is not what made it.
+
+    Refused where its fields are declared otherwise: each state would be of both. None also where the program
+    does not have that version of the projection, and so does not go on with it.
+    """
+    plan = generation.plan
+    work = _work(generation, definition)
+    here = None if work is None else code_of(work.projection, upcasters=work.upcasters)
+    if here is None or here.digest == plan.code.digest:
+        return None
+    before, now = _kept(plan.code), _kept(here)
+    others = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    if others:
+        more = ", …" if len(others) > SAID else ""
+        raise LakeError(
+            f"generation {plan.number} of {plan.projection} was made by {plan.code.projection} with other "
+            f"fields than this program has ({', '.join(others[:SAID])}{more}): its states would be of both; "
+            "replay again with this code, or give the projection another version"
+        )
+    return here
+
+
+def _kept(code: Code) -> dict[str, Any]:
+    """The fields that states have; what is derived of them is not kept."""
+    return {name: said for name, said in code.fields.items() if "field" in said}
+
+
+def _work(generation: Generation, definition: Definition) -> ProjectionWork | None:
+    """What goes on with a generation in a program: declared under its number, or of the same version."""
+    name, plan = _name(generation), generation.plan
+    works = [one for one in definition.works.values() if isinstance(one, ProjectionWork)]
+    of_it = [one for one in works if split_generation(one.name)[0] == name]
+    declared = [one for one in of_it if one.name == generation_name(name, plan.number)]
+    same = [one for one in of_it if version_said(one.projection) == plan.code.projection]
+    return next(iter(declared + same), None)
 
 
 # ---------------------------------------------------------------------------- states on their way

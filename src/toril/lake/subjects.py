@@ -137,11 +137,16 @@ def code_of(projection: AnyProjection, label: str = "", upcasters: Upcasters | N
     parts.append(text_of(*made_of, *(step for _, _, step in steps)))
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return Code(
-        projection=f"{projection.name} version {projection.version}",
+        projection=version_said(projection),
         digest=digest,
         label=label,
         fields=json.loads(json.dumps(fields, default=str)),
     )
+
+
+def version_said(projection: AnyProjection) -> str:
+    """Which version of which projection."""
+    return f"{projection.name} version {projection.version}"
 
 
 def _has_methods(kind: type) -> bool:

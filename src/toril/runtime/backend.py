@@ -166,6 +166,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """By partition, up to where in the log it was made: ordinal and id."""
     kept: bool = False
     """Whether nothing after the cut can be trimmed any more."""
+    came: bool = True
+    """Whether states of it may have come: in a store of their own they stay when it is retired."""
     reserved_at: int = 0
     loaded_at: int = 0
     """Milliseconds since 1970."""

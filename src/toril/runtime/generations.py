@@ -124,6 +124,11 @@ class Generations:
         self._store = backend.generations
         self._learnt = Learnt()
 
+    @property
+    def definition(self) -> Definition:
+        """The pipeline whose projections these are of, as this program has it."""
+        return self._definition
+
     # ------------------------------------------------------------------ what there is
 
     async def standings(self, name: str | None = None) -> list[GenerationStanding]:
@@ -197,7 +202,8 @@ class Generations:
         that is new and starts ``loaded``, the first. ``cut``: up to where the states are made, by default up
         to where the log is now. ``version``: of the projection that makes them, by default the latest that
         this program has. With a number that is being loaded already, it goes on with that one: the cut must
-        be the same, or not be given.
+        be the same, or not be given. Refused where its states would be in the rows of another generation:
+        of the same version, in the same store of their own.
         """
         projection = self._full(self._check(name))
         _, known = await self._store.all()
@@ -212,12 +218,14 @@ class Generations:
             )
         if version is None:
             version = max(work.projection.version for work in self._versions(name))
+        self._refuse_shared_rows(name, number, version, known)
         there = known.get((projection, number))
         if there is None:
             made = Generation(
                 stage="reserved",
                 version=version,
                 cut={} if cut is None else _plain(cut),
+                came=False,
                 reserved_at=await self._backend.now(),
             )
             there = await self._store.begin(projection, number, made)
@@ -274,7 +282,7 @@ class Generations:
                     return  # somebody else was quicker
                 raise
             now = await self._backend.now()
-            made = msgspec.structs.replace(made, stage="loaded", loaded_at=now)
+            made = msgspec.structs.replace(made, stage="loaded", came=True, loaded_at=now)
             await self._store.note(projection, number, made)
         await self._store.release(processor)
 
@@ -332,7 +340,27 @@ class Generations:
             )
         if made.stage not in ("reserved", "loaded"):
             raise GenerationError(f"generation {number} of {name!r} is {_said(made)}")
+        self._refuse_shared_rows(name, number, made.version, known)
         return made
+
+    def _refuse_shared_rows(
+        self, name: str, number: int, version: int, known: Mapping[tuple[str, int], Generation]
+    ) -> None:
+        """Refuse a generation that would go on from the states of another one, and change them."""
+        work = self.work(name, number, Generation(version=version))
+        if work is None or work.store is None:
+            return
+        begun = {split_generation(one.name)[1] for one in self._versions(name) if one.start != "loaded"}
+        for other in sorted((begun | {n for of, n in known if of == self._full(name)}) - {number}):
+            made = known.get((self._full(name), other), Generation())
+            its = self.work(name, other, made)
+            has_rows = made.came or made.stage != "retired"
+            if has_rows and its is not None and work.shares_rows(its):
+                raise GenerationError(
+                    f"the states of generation {number} of {name!r} would be in the rows of generation "
+                    f"{other}: both are of version {work.projection.version} of the projection, in the same "
+                    "store; make it by another version of the projection, or give it another store"
+                )
 
     # ------------------------------------------------------------------ readers
 
@@ -422,13 +450,18 @@ class Generations:
         projection = self._full(self._check(name))
         _, known = await self._store.all()
         made = known.get((projection, number))
-        if made is None and generation_name(name, number) not in self._works():
-            raise GenerationError(f"there is no generation {number} of {name!r}")
-        made = msgspec.structs.replace(made or Generation(), stage="retiring")
+        if made is None:
+            declared = self._works().get(generation_name(name, number))
+            if declared is None:
+                raise GenerationError(f"there is no generation {number} of {name!r}")
+            made = Generation(version=declared.projection.version)
+        came = made.came
+        # Where this is cut off, the next run cannot tell any more.
+        made = msgspec.structs.replace(made, stage="retiring", came=True)
         if await self._store.dismiss(projection, number, made):
             raise GenerationError(f"readers see generation {number} of {name!r}: switch to another one first")
         cleared = await self._store.clear(self._full(generation_name(name, number)), progress)
-        gone = msgspec.structs.replace(made, stage="retired", cut={})
+        gone = msgspec.structs.replace(made, stage="retired", cut={}, came=came or cleared > 0)
         await self._store.note(projection, number, gone)
         return cleared
 

@@ -166,8 +166,8 @@ class MemoryGenerations:
         self._loading.pop(processor, None)
 
     async def clear(self, processor: str, progress: Callable[[int], None] | None = None) -> int:
+        gone = self._readers.pop(processor, None) or self._loading.get(processor)
         await self.release(processor)
-        gone = self._readers.pop(processor, None)
         cleared = 0 if gone is None else len(gone.checkpoints)
         if progress is not None:
             progress(cleared)

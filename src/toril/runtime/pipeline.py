@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from toril.aggregate import check_aggregate_type
@@ -177,6 +178,7 @@ class TypedPipelineBuilder:
         """The pipeline, registered."""
         definition = self._definition
         order = in_order(definition.name, self._depends_on)
+        _check_rows(definition)
         awaited = {name for names in self._depends_on.values() for name in names}
         for name in order:
             work = definition.works[name]
@@ -196,6 +198,18 @@ class TypedPipelineBuilder:
         self._definition.works[work.name] = work
         self._depends_on[work.name] = tuple(dict.fromkeys(depends_on))
         return self
+
+
+def _check_rows(definition: Definition) -> None:
+    """Refuse generations that workers would build from the log in the same rows."""
+    works = [one for one in definition.works.values() if isinstance(one, ProjectionWork)]
+    for one, other in combinations([one for one in works if one.start != "loaded"], 2):
+        if split_generation(one.name)[0] == split_generation(other.name)[0] and one.shares_rows(other):
+            raise ConfigurationError(
+                f"{one.name!r} and {other.name!r} in pipeline {definition.name!r} are of version "
+                f"{one.projection.version} of the projection, in the same store, and would change each "
+                "other's states: give one of them another version of the projection, or another store"
+            )
 
 
 def in_order(pipeline: str, depends_on: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -143,6 +143,12 @@ class ProjectionWork(Work):
     """None: state and checkpoint are committed together."""
     concurrency: int = field(default=1)
 
+    def shares_rows(self, other: ProjectionWork) -> bool:
+        """Whether the states of both are in the same rows of a store of their own."""
+        one, its = self.projection, other.projection
+        same = (one.name, one.version) == (its.name, its.version)
+        return self.store is not None and self.store == other.store and same
+
     def updating(self, aggregates: int) -> AbstractContextManager[object]:
         """Around the folding of some aggregates' events."""
         if self.telemetry is None:

@@ -67,7 +67,8 @@ def diff(
 
     ONE and OTHER are numbers of generations, or live: what readers see, at the version where that is.
     Where one is not given, it is live; without a number, the latest generation and live. Each kind of
-    difference has a count, samples and a reason. The exit code is 1 where there are differences.
+    difference has a count, samples and a reason. The exit code is 1 where there are differences. Where live
+    has not read so far, or an event waits there, that is counted, and is none.
     """
     where = program(program_, url, log_name)
     subject = where.find(projection)
@@ -144,7 +145,17 @@ async def _live(
 
 
 def show(found: Diff) -> None:
-    """The differences as a table, the reasons below it."""
+    """The differences as a table, the reasons below it; and what was not compared."""
+    _show_differences(found)
+    for count, why in (
+        (found.not_read, "live has not read so far"),
+        (found.waiting, "an event waits live: to be tried again, for a person, or for a paused tenant"),
+    ):
+        if count:
+            say(Text(f"not compared: {count:,} aggregates: {why}", "yellow"))
+
+
+def _show_differences(found: Diff) -> None:
     names = f"{found.one.name} and {found.other.name}"
     if not found:
         say(Text.assemble(("no difference", "bold green"), f" between {names}: {found.equal:,} states"))

@@ -31,10 +31,10 @@ from toril.errors import InvalidValue, TorilError
 from toril.lake.generations import Generation, find, latest
 from toril.lake.lake import Lake
 from toril.lake.promote import Progress as Told
-from toril.lake.promote import Promoted, refuse_other_log, refuse_part, take_back
+from toril.lake.promote import Promoted, other_code, refuse_other_log, refuse_part, take_back
 from toril.lake.promote import promote as promoted
 from toril.lake.runs import Runs
-from toril.lake.subjects import Subject
+from toril.lake.subjects import Code, Subject
 from toril.runtime.generations import WITHIN, GenerationStanding, Loaded
 
 NOBODY = 5.0
@@ -99,13 +99,15 @@ def promote(
         chosen = _chosen(lake, subject, generation)
         refuse_part(chosen)
         refuse_other_log(chosen, where.log)
-        asyncio.run(make_sure("promote", _question(chosen), yes))
+        assert subject.definition is not None  # it is live
+        here = other_code(chosen, subject.definition)
+        asyncio.run(make_sure("promote", _question(chosen, here), yes))
         arguments = {"projection": subject.processor, "generation": chosen.number, "within": within}
         with (
             interruptible("the same command goes on where it was; readers see what they saw"),
             Runs(lake).recorded("promote", arguments) as one,
         ):
-            with _shown(lake, as_lines) as told:
+            with _shown(lake, as_lines, asked=not yes) as told:
                 done = asyncio.run(_promote(where, subject, lake, chosen, within, seconds, cold, told))
             one.rows = {chosen.plan.name: done.loaded.placed}
     if as_lines:
@@ -141,10 +143,18 @@ def _chosen(lake: Lake, subject: Subject, number: int | None) -> Generation:
     return found
 
 
-def _question(chosen: Generation) -> str:
+def _question(chosen: Generation, here: Code | None = None) -> str:
     plan, still = chosen.plan, standing_still(chosen.failed)
     question = f"Let all readers of {plan.projection} see generation {plan.number} ({plan.code})?"
-    return f"{still}. {question}" if still else question
+    other = "" if here is None else _changed(plan.code, here)
+    return ". ".join(filter(None, (still, other, question)))
+
+
+def _changed(made_by: Code, goes_on_by: Code) -> str:
+    return (
+        "Its code has changed since (files of its modules or upcasters, or versions of packages): "
+        f"it was made by code {made_by.digest[:8]}, and goes on by {goes_on_by.digest[:8]}"
+    )
 
 
 async def _promote(
@@ -189,8 +199,9 @@ async def _take_back(where: Program, subject: Subject) -> tuple[int, int]:
 class _Shown(Told):
     """How far it is: bars on a terminal, lines of JSON elsewhere."""
 
-    def __init__(self, bar: Progress | None) -> None:
+    def __init__(self, bar: Progress | None, *, asked: bool = False) -> None:
         self._bar = bar
+        self._asked = asked
         self._task = None if bar is None else bar.add_task("looking at the lake", total=None, said="")
         self._began, self._lines = time.monotonic(), Lines()
         self._most = 0
@@ -203,6 +214,15 @@ class _Shown(Told):
             rate = done / max(time.monotonic() - self._began, 0.1)
             said = f"{said}, {rate:,.0f} a second"
             self._bar.update(self._task, description=what, completed=done, total=max(of, 1), said=said)
+
+    def other_code(self, made_by: Code, goes_on_by: Code) -> None:
+        if self._asked:
+            return  # then it was said before
+        if self._bar is None:
+            said = {"made_by": str(made_by), "goes_on_by": str(goes_on_by)}
+            as_json({"what": "other code", **said}, indent=None)
+        else:
+            note(_changed(made_by, goes_on_by))
 
     def loading(self, loaded: Loaded, of: int) -> None:
         done = loaded.placed + loaded.there + loaded.gone
@@ -231,10 +251,10 @@ class _Shown(Told):
 
 
 @contextmanager
-def _shown(lake: Lake, as_lines: bool) -> Iterator[_Shown]:
+def _shown(lake: Lake, as_lines: bool, *, asked: bool) -> Iterator[_Shown]:
     if as_lines:
         as_json({"what": "began", "doing": "promoting", "spark_ui": ui(lake.spark)}, indent=None)
-        yield _Shown(None)
+        yield _Shown(None, asked=asked)
         return
     with bars() as bar:
-        yield _Shown(bar)
+        yield _Shown(bar, asked=asked)
