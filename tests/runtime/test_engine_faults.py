@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from tests.conftest import PRODUCTS, Servers, emptied
-from tests.runtime.parts import QUICK, Place, Recorder, handler, order, place_of, projection, state_of
+from tests.runtime.parts import (
+    OPTIONS,
+    QUICK,
+    Place,
+    Recorder,
+    handler,
+    order,
+    place_of,
+    projection,
+    state_of,
+)
 from tests.waiting import until
 from toril import Connection, connect
 from toril.events import AnyEvent, HandlerContext, HandlerError, NewEvent
@@ -18,6 +28,7 @@ from toril.log.entry import Partition, Position
 from toril.log.errors import ReaderFenced, WrongPosition
 from toril.runtime import reading
 from toril.runtime.backend import Begin, Change, Done, Lease, Loaded, More, Park, Resume, Trouble
+from toril.runtime.decisions import Decision
 from toril.runtime.engine import EngineOptions
 from toril.runtime.redis import RedisBackend
 from toril.runtime.slice import ALONE
@@ -295,6 +306,21 @@ async def test_a_handler_that_cancels_itself_has_failed(place: Place) -> None:
 
 
 # ------------------------------------------------------------------------- projections
+
+
+async def test_a_body_that_is_nested_too_deeply_stops_its_aggregate_and_no_worker(bare: Bare) -> None:
+    deep = b'{"type":"n","id":"e","data":%s%s}' % (b"[" * 5000, b"]" * 5000)
+    work = projection()
+    await bare.put(1, 1)
+    await bare.log.append(order(1), [deep])
+    await bare.log.append(Decision.home(order(2)), [deep, b'{"type":"\xff"}'])
+    await bare.put(2, 1)
+    async with ProcessorWorker(bare.backend, [work], OPTIONS) as worker:
+        engine = worker.engines[0]
+        await until(lambda: (engine.counts.processed, engine.counts.failed) == (2, 1))
+    found = (await bare.backend.troubles(work.processor, ONLY))[order(1).key]
+    assert (found.version, found.status, found.attempts) == (2, "failed", 1)
+    assert found.error == "StoreError: a stored event cannot be read: it is nested too deeply"
 
 
 async def test_once_per_state_a_state_that_cannot_be_read_holds_up_no_other(place: Place) -> None:
