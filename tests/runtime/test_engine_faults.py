@@ -22,7 +22,7 @@ from tests.runtime.parts import (
 )
 from tests.waiting import until
 from toril import Connection, connect
-from toril.events import AnyEvent, HandlerContext, HandlerError, NewEvent
+from toril.events import AnyEvent, HandlerContext, HandlerError, NewEvent, ProjectionError
 from toril.log import Log
 from toril.log.entry import Partition, Position
 from toril.log.errors import ReaderFenced, WrongPosition
@@ -32,6 +32,7 @@ from toril.runtime.decisions import Decision
 from toril.runtime.engine import EngineOptions
 from toril.runtime.redis import RedisBackend
 from toril.runtime.slice import ALONE
+from toril.runtime.work import Retry
 from toril.runtime.worker import ProcessorWorker
 from toril.stores import LogEventStore
 
@@ -349,6 +350,31 @@ async def test_once_per_state_a_state_that_cannot_be_read_holds_up_no_other(plac
         await until(built)
     work.projection.decode = read  # type: ignore[method-assign]
     assert await state_of(place, order(1), work) == {"sum": 13, "events": 1}
+
+
+async def test_a_state_that_cannot_be_stored_stops_its_aggregate_at_the_event_that_made_it_so(
+    place: Place,
+) -> None:
+    """Also where its events were taken together with others, which are not to blame."""
+    work = projection(retry=Retry(attempts=1))
+    write = work.projection.encode
+
+    def encode(state: Any) -> bytes:
+        if state["sum"] >= 13:
+            raise ProjectionError("too much", retryable=False)
+        return write(state)
+
+    work.projection.encode = encode  # type: ignore[method-assign]
+    await place.put(order(1), 1, 2, 13, 4)
+    await place.put(order(2), 1, 2)
+    async with place.worker(work) as worker:
+        engine = worker.engines[0]
+        await until(lambda: (engine.counts.processed, engine.counts.failed) == (4, 1))
+    assert await state_of(place, order(1), work) == {"sum": 3, "events": 2}
+    assert await state_of(place, order(2), work) == {"sum": 3, "events": 2}
+    troubles = [await place.backend.troubles(work.processor, one) for one in await place.backend.partitions()]
+    (found,) = [its[order(1).key] for its in troubles if its]
+    assert (found.version, found.status, found.error) == (3, "failed", "ProjectionError: too much")
 
 
 # ------------------------------------------------------------------------- ends

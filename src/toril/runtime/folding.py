@@ -104,7 +104,11 @@ class Folding:
                 return None
             except Exception as failed:  # noqa: BLE001 - a state that cannot be kept belongs to its events
                 part.states.pop(chain.key, None)
-                return failed
+                if len(events) == 1:
+                    return failed
+                if not part.dropped:
+                    self._troubles.park_to_part(part, chain.give_up(), failed)
+                return None
             if part.dropped:
                 return None
             done = Done(chain.key, events[0].version, events[-1].version, events[-1].id, state)
