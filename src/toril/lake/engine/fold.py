@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from toril.events.event import AnyEvent, blank_event, fill_in
 from toril.events.projection import AnyProjection
 from toril.events.upcasters import Upcasters
+from toril.lake.errors import NotWhole
 
 FOLDED = (
     "tenant string, aggregate_type string, aggregate_id string, version bigint, state binary, "
@@ -47,12 +48,19 @@ Row = tuple[str, int, int, bytes | None]
 """An event: its aggregate's key, its version, when it was recorded, and its body; None: it only counts."""
 
 
-def folded(projection: AnyProjection, events: DataFrame, upcasters: Upcasters | None = None) -> DataFrame:
+def folded(
+    projection: AnyProjection,
+    events: DataFrame,
+    upcasters: Upcasters | None = None,
+    *,
+    whole: bool = False,
+) -> DataFrame:
     """The states of all aggregates that have one of these events, as :data:`FOLDED`.
 
     ``events`` are rows as the table ``events`` has them; where they have a column ``skipped``, an event of
     which it is true is passed over, as a person has decided. As live, an event that cannot be read or taken
-    stops its aggregate there, and so does one after which the state cannot be encoded.
+    stops its aggregate there, and so does one after which the state cannot be encoded. ``whole``: versions
+    that are not 1, 2, 3 … up to there are an error; of a part of history they may be any.
     """
     is_taken = "NOT skipped" if "skipped" in events.columns else "true"
     # Live, events of all types are read, also those that it does not take: one that cannot be read stops it.
@@ -65,7 +73,7 @@ def folded(projection: AnyProjection, events: DataFrame, upcasters: Upcasters | 
     ordered = chosen.repartition("key").sortWithinPartitions("key", "version")
 
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _fold(_Way(projection, upcasters), batches)
+        return _fold(_Way(projection, upcasters, whole), batches)
 
     return ordered.mapInArrow(fold, FOLDED)
 
@@ -73,8 +81,9 @@ def folded(projection: AnyProjection, events: DataFrame, upcasters: Upcasters | 
 class _Way:
     """How events are taken."""
 
-    def __init__(self, projection: AnyProjection, upcasters: Upcasters | None) -> None:
+    def __init__(self, projection: AnyProjection, upcasters: Upcasters | None, whole: bool) -> None:
         self.projection = projection
+        self.whole = whole
         self.types = projection.event_types
         self.upcast = None if upcasters is None else upcasters.apply
 
@@ -132,8 +141,10 @@ class _Folding:
 
     def _apply(self, rows: list[Row]) -> None:
         way, blank, state, reached = self._way, self._blank, self._state, self._reached
-        types, upcast, apply = way.types, way.upcast, way.projection.apply
+        types, upcast, apply, whole = way.types, way.upcast, way.projection.apply, way.whole
         for _, version, recorded_at, body in rows:
+            if version != reached + 1 and whole:
+                raise NotWhole(_gap(self.key, reached, version))
             if body is not None:
                 try:
                     event = fill_in(blank(), body, version, recorded_at)
@@ -171,6 +182,14 @@ class _Folding:
         if self._encoded[1] is None:
             with suppress(Exception):
                 self._encoded = 0, projection.encode(projection.initial())
+
+
+def _gap(key: str, reached: int, version: int) -> str:
+    _, kind, ident = key.split(":", 2)
+    return (
+        f"version {version} of {kind} {ident!r} comes after {reached or 'none'}: the lake does not go back "
+        "to the first event, or has lost some, or has some twice; `toril lake audit` says which"
+    )
 
 
 def _said(problem: Exception) -> str:
