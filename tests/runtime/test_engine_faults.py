@@ -26,7 +26,7 @@ from toril.events import AnyEvent, HandlerContext, HandlerError, NewEvent, Proje
 from toril.log import Log
 from toril.log.entry import Partition, Position
 from toril.log.errors import ReaderFenced, WrongPosition
-from toril.runtime import reading
+from toril.runtime import folding, reading
 from toril.runtime.backend import Begin, Change, Done, Lease, Loaded, More, Park, Resume, Trouble
 from toril.runtime.decisions import Decision
 from toril.runtime.engine import EngineOptions
@@ -350,6 +350,28 @@ async def test_once_per_state_a_state_that_cannot_be_read_holds_up_no_other(plac
         await until(built)
     work.projection.decode = read  # type: ignore[method-assign]
     assert await state_of(place, order(1), work) == {"sum": 13, "events": 1}
+
+
+async def test_once_per_state_a_state_is_not_let_go_before_it_is_committed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is loaded anew is what was committed last."""
+    for most in ("STATES_KEPT", "CHAINS_AT_ONCE", "EVENTS_AT_ONCE"):
+        monkeypatch.setattr(folding, most, 1)
+    commit = place.backend.commit
+
+    async def slowly(*given: Any, **more: Any) -> None:
+        await asyncio.sleep(0.05)
+        await commit(*given, **more)
+
+    monkeypatch.setattr(place.backend, "commit", slowly)
+    work = projection()
+    for number in range(8):
+        await place.put(order(number), 1, 2, 3)
+    async with place.worker(work) as worker:
+        await until(lambda: worker.engines[0].counts.processed == 24)
+    for number in range(8):
+        assert await state_of(place, order(number), work) == {"sum": 6, "events": 3}
 
 
 async def test_a_state_that_cannot_be_stored_stops_its_aggregate_at_the_event_that_made_it_so(

@@ -89,7 +89,9 @@ class Folding:
             if problem is not None and not part.dropped:
                 self._troubles.park_failed(part, chain.give_up(), problem)
             line_up(self._desk, self, chain)
-        most = max(STATES_KEPT // max(len(self._desk.slices), 1), CHAINS_AT_ONCE)
+        # What is not committed is not let go: loaded anew, it would be as it was before.
+        uncommitted = len(part.pending) + part.under_way
+        most = max(STATES_KEPT // max(len(self._desk.slices), 1), CHAINS_AT_ONCE, uncommitted)
         while len(part.states) > most:
             del part.states[next(iter(part.states))]
 
