@@ -4,7 +4,7 @@ import pytest
 
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
-from toril.events import NewEvent, StoreError
+from toril.events import Event, NewEvent, StoreError
 from toril.events.event import restore_event
 
 ORDER = Aggregate("acme", "order", "17:a")
@@ -34,6 +34,20 @@ def test_what_cannot_be_read_is_an_error(body: bytes) -> None:
     with pytest.raises(StoreError, match="cannot be read") as caught:
         restore_event(body, ORDER.key, version=1, recorded_at=0)
     assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("said", ['"data":', '"data":1,"more":'])
+def test_what_is_nested_too_deeply_is_an_error_as_well(said: str) -> None:
+    deep = f"{said}{'[' * 5000}{']' * 5000}".encode()
+    new = NewEvent(type="placed", data=1)
+    for read, written in (
+        (lambda raw: restore_event(raw, ORDER.key, version=1, recorded_at=0), new),
+        (NewEvent.from_bytes, new),
+        (Event.from_bytes, new.recorded(ORDER, version=1, recorded_at=0)),
+    ):
+        with pytest.raises(StoreError, match="cannot be read: it is nested too deeply") as caught:
+            read(written.to_bytes().replace(b'"data":1', deep))
+        assert not caught.value.retryable
 
 
 def test_a_key_with_too_few_parts_is_an_error() -> None:

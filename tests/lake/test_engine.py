@@ -352,6 +352,53 @@ def _skips() -> Any:
     return expr("aggregate_id = 'c' AND version = 501")
 
 
+class Odd(FoldProjection[list[Any]]):
+    """What it cannot take is odd, and with what it cannot store it is odd from then on."""
+
+    name = "odd"
+    state_type = list
+
+    def initial(self) -> list[Any]:
+        return []
+
+    def apply(self, state: list[Any], event: AnyEvent) -> list[Any]:
+        if event.data == "refused":
+            raise ValueError("refused")
+        return [*state[-3:], 1j if event.data == "odd" else event.data]
+
+
+def test_a_state_that_cannot_be_stored_stops_its_aggregate_at_the_event_that_made_it_so(
+    spark: SparkSession,
+) -> None:
+    said: dict[str, list[Any]] = {
+        "good": [1, 2, 3],
+        "odd": [1, 2, "odd", 4, 5],
+        "long": [*range(1, 1501), "odd", *range(1502, 2300)],
+        "first": ["odd", 2],
+        "both": [1, "odd", 3, "refused", 5],
+        "refused": [1, "refused", "odd"],
+    }
+    rows = [
+        row_of(NewEvent(type="noted", data=data), "acme", "note", ident, version, version)
+        for ident, all_of_it in said.items()
+        for version, data in enumerate(all_of_it, 1)
+    ]
+    found = {row.aggregate_id: row for row in folded(Odd(), frame(spark, rows)).collect()}
+    assert {ident: (row.version, row.failed_version) for ident, row in found.items()} == {
+        "good": (3, None),
+        "odd": (2, 3),
+        "long": (1500, 1501),
+        "first": (0, 1),
+        "both": (1, 2),
+        "refused": (1, 2),
+    }
+    kept = {ident: Odd().decode(bytes(row.state)) for ident, row in found.items()}
+    assert kept["long"] == [1497, 1498, 1499, 1500]
+    assert (kept["odd"], kept["first"], kept["both"]) == ([1, 2], [], [1])
+    assert found["odd"].failed.startswith("ProjectionError: a state of odd version 1 cannot be stored: ")
+    assert found["refused"].failed == "ValueError: refused"
+
+
 def test_aggregates_with_other_events_are_folded_and_their_versions_count(
     data: Data, spark: SparkSession
 ) -> None:

@@ -209,6 +209,23 @@ def test_a_batch_that_is_under_way_fails_rather_than_losing_its_files(
         assert lake.read(EVENTS).where("tenant = 'globex'").count() == 12
 
 
+ODD = ("tenant", "null", 'a"\\b', "é\U0001f600", "it's ${x} $.tenant")
+"""Tenants' names that are also names in what a run was told, or that JSON or SQL write otherwise."""
+
+
+def test_of_runs_those_go_that_were_told_of_the_tenant_and_no_others(lake: Lake) -> None:
+    runs = Runs(lake)
+    told = [*ODD, None]
+    for tenant in told:
+        # What a run is called, or was given besides, may be what a tenant is called.
+        runs.begin("replay", {"projection": "tenant", "tenant": tenant, "version_of_code": "null"})
+    for tenant in ODD:
+        would = {one.table: one.rows for one in would_erase(lake, tenant).tables}
+        assert would == {"runs": 1}, tenant
+    assert [one.rows for one in erase(lake, "tenant").tables] == [1]
+    assert {one.arguments["tenant"] for one in runs.last()} == {*told} - {"tenant"}
+
+
 def test_a_tenant_that_none_can_be_is_refused(lake: Lake) -> None:
     """Before anything is looked at."""
     with pytest.raises(InvalidValue):

@@ -9,26 +9,32 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame
 
 from tests.conftest import Servers, emptied
+from tests.lake import filling
 from tests.lake.shop import Basket, BasketInCents, Shop, archive, during, folded, states
+from tests.lake.span_events import a_span, body_of
 from tests.queue.audit import until
 from toril import connect
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.events import AnyEvent
+from toril.lake import replay as replaying
 from toril.lake.archive import GROUP
 from toril.lake.diff import Diff
-from toril.lake.errors import LakeError, OtherWriter
+from toril.lake.errors import LakeError, NotWhole, OtherWriter
 from toril.lake.generations import RETIRED, Generation, Plan, find, generations, read
+from toril.lake.history import history
 from toril.lake.lake import Lake
 from toril.lake.live import diff_live
 from toril.lake.progress import Tasks
 from toril.lake.promote import promote, retire
-from toril.lake.replay import Progress, replay
+from toril.lake.replay import Progress, check_whole, replay
 from toril.lake.source import tails
-from toril.lake.subjects import find_subject
-from toril.lake.tables import EVENTS
+from toril.lake.spans import SpansStep
+from toril.lake.subjects import TRACE_SUMMARY, find_subject
+from toril.lake.tables import EVENTS, SPANS
 from toril.lake.travel import state_at, states_at
 from toril.log import Entry, HistoryTrimmed, Log, Retention
 from toril.log.upkeep import trim
@@ -120,7 +126,7 @@ def test_a_replay_is_of_all_events_up_to_the_cut_and_of_none_after(url: str, lak
     assert find_subject("basket", shop.subjects) is subject
     assert len(generations(lake)) == 3, "nothing was changed"
     lake.spark.sql(f"DELETE FROM {lake.sql_name(EVENTS)} WHERE aggregate_id = 'b1' AND version = 1")
-    with pytest.raises(LakeError, match="is not whole: history has"):
+    with pytest.raises(NotWhole, match="basket/5 is not whole: version 2 of basket 'b1' comes after none"):
         replay(lake, subject, url=url)
 
 
@@ -131,6 +137,53 @@ class Looks(Progress):
 
     def not_kept(self, why: str) -> None:
         self.why = why
+
+
+def test_a_replay_is_refused_where_rows_of_spans_or_events_are_missing_or_twice(url: str, lake: Lake) -> None:
+    """One of them, or one missing and another twice; a part of history is replayed all the same."""
+    traces = [f"{number:032x}" for number in (1, 2, 3)]
+
+    async def record(log: Log) -> None:
+        for trace in traces:
+            bodies = [body_of(a_span(number, trace_id=trace)) for number in range(4)]
+            await log.append(Aggregate("acme", "span", trace), bodies)
+        # These are folded, whatever spans has of them.
+        await log.append(Aggregate("acme", "span", traces[2]), [b"{", body_of(a_span(7, trace_id=traces[2]))])
+
+    def again(engine: str, **part: str) -> Generation:
+        return replay(lake, TRACE_SUMMARY, url=url, engine=engine, keep=False, **part)
+
+    def put(table: str, rows: DataFrame) -> None:
+        lake.spark.sql(f"DELETE FROM {lake.sql_name(table)}")
+        rows.write.format("delta").mode("append").save(lake.place(table))
+
+    filling.with_log(url, record)
+    archive(lake, url)
+    step = SpansStep()
+    step.prepare(lake)
+    assert step.once(lake) is not None
+    made = again("native")
+    assert (made.rows, made.failed) == (3, 1)
+    spans, events = (lake.read(table).localCheckpoint() for table in (SPANS, EVENTS))
+    its = f"trace_id = '{traces[0]}'"
+    lost = spans.where(f"NOT ({its} AND version = 3)")
+    beheaded = spans.where(f"NOT ({its} AND version = 1)")
+    exchanged = lost.union(spans.where(f"{its} AND version = 2"))
+    for rows in (lost, beheaded, exchanged):
+        put(SPANS.name, rows)
+        with pytest.raises(NotWhole, match=f"is not whole: the versions that spans has of .*{traces[0]}"):
+            again("native")
+    put(SPANS.name, lost)
+    assert again("native", tenant="acme").rows == 3
+    put(SPANS.name, spans.where(f"NOT ({its})"))
+    with pytest.raises(NotWhole, match="is not whole: history has 8 events, and its states are of 4"):
+        again("native")
+    its = f"aggregate_id = '{traces[0]}'"
+    doubled = events.where(f"{its} AND version = 2")
+    put(EVENTS.name, events.where(f"NOT ({its} AND version = 3)").union(doubled))
+    with pytest.raises(NotWhole, match=f"is not whole: version 2 of span '{traces[0]}' comes after 2"):
+        again("fold")
+    assert again("fold", tenant="acme").rows == 3
 
 
 class Interrupted(Exception):
@@ -271,6 +324,7 @@ def test_what_people_decided_live_is_decided_the_same_in_replay(url: str, lake: 
     live = during(shop, trade, worker=True)
     archive(lake, url)
     made = replay(lake, shop.subjects[NAME], url=url)
+    assert [sent_round(lake, made, shop, most) for most in (1, 0)] == [1, 0]
     rows = {row["aggregate_id"]: row for row in read(lake, made).collect()}
     assert {name: row["version"] for name, row in rows.items()} == live
     assert live == {"good": 3, "skipped": 3, "last": 2, "waits": 1}
@@ -293,6 +347,21 @@ def test_what_people_decided_live_is_decided_the_same_in_replay(url: str, lake: 
     assert failed == {"good": None, "skipped": None, "last": None, "waits": 2, "later": 2}
     diffs = during(shop := Shop(url), lambda: compared_later(shop, lake, third), worker=True)
     assert [(one.differences, one.compared, one.equal) for one in diffs] == [([], 6, 6), ([], 6, 6)]
+
+
+def sent_round(lake: Lake, made: Generation, shop: Shop, most: int) -> int:
+    """How often a check has keys sent to every task, where so many may be; it finds the same."""
+    sent = []
+
+    def send(rows: DataFrame) -> DataFrame:
+        sent.append(rows)
+        return rows
+
+    with pytest.MonkeyPatch.context() as patched, history(lake, shop.url, "log", made.plan.cut) as all_of_it:
+        patched.setattr(replaying, "broadcast", send)
+        patched.setattr(replaying, "SENT_ROUND", most)
+        assert check_whole(lake, made.plan, all_of_it, shop.subjects[NAME]) == (made.rows, made.failed)
+    return len(sent)
 
 
 async def compared_later(shop: Shop, lake: Lake, made: Generation) -> list[Diff]:

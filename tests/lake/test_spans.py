@@ -22,7 +22,7 @@ from toril.lake.errors import LakeError, OtherWriter
 from toril.lake.files import files_of
 from toril.lake.lake import Lake, Record
 from toril.lake.quarantine import requeue
-from toril.lake.reading import Reader
+from toril.lake.reading import Reader, reason_of
 from toril.lake.replay import typing_for
 from toril.lake.serving import ask
 from toril.lake.spans import SpansStep, spans_of
@@ -107,6 +107,13 @@ def test_what_cannot_be_read_has_a_reason_that_gives_nothing_away(body: bytes, r
     assert row["reason"] == reason
     assert row["body"] == body
     assert row["span_id"] is None
+
+
+def test_a_body_that_is_nested_too_deeply_has_its_reason() -> None:
+    body = b'{"type":"t","data":%s%s}' % (b"[" * 5000, b"]" * 5000)
+    with pytest.raises(StoreError) as caught:
+        restore_event(body, "acme:span:1", version=1, recorded_at=0)
+    assert reason_of(caught.value) == "body: it is nested too deeply"
 
 
 def test_what_live_cannot_read_is_refused_wherever_it_is() -> None:

@@ -9,18 +9,30 @@ from typing import Any
 import pytest
 
 from tests.conftest import PRODUCTS, Servers, emptied
-from tests.runtime.parts import QUICK, Place, Recorder, handler, order, place_of, projection, state_of
+from tests.runtime.parts import (
+    OPTIONS,
+    QUICK,
+    Place,
+    Recorder,
+    handler,
+    order,
+    place_of,
+    projection,
+    state_of,
+)
 from tests.waiting import until
 from toril import Connection, connect
-from toril.events import AnyEvent, HandlerContext, HandlerError, NewEvent
+from toril.events import AnyEvent, HandlerContext, HandlerError, NewEvent, ProjectionError
 from toril.log import Log
 from toril.log.entry import Partition, Position
 from toril.log.errors import ReaderFenced, WrongPosition
-from toril.runtime import reading
+from toril.runtime import folding, reading
 from toril.runtime.backend import Begin, Change, Done, Lease, Loaded, More, Park, Resume, Trouble
+from toril.runtime.decisions import Decision
 from toril.runtime.engine import EngineOptions
 from toril.runtime.redis import RedisBackend
 from toril.runtime.slice import ALONE
+from toril.runtime.work import Retry
 from toril.runtime.worker import ProcessorWorker
 from toril.stores import LogEventStore
 
@@ -297,6 +309,21 @@ async def test_a_handler_that_cancels_itself_has_failed(place: Place) -> None:
 # ------------------------------------------------------------------------- projections
 
 
+async def test_a_body_that_is_nested_too_deeply_stops_its_aggregate_and_no_worker(bare: Bare) -> None:
+    deep = b'{"type":"n","id":"e","data":%s%s}' % (b"[" * 5000, b"]" * 5000)
+    work = projection()
+    await bare.put(1, 1)
+    await bare.log.append(order(1), [deep])
+    await bare.log.append(Decision.home(order(2)), [deep, b'{"type":"\xff"}'])
+    await bare.put(2, 1)
+    async with ProcessorWorker(bare.backend, [work], OPTIONS) as worker:
+        engine = worker.engines[0]
+        await until(lambda: (engine.counts.processed, engine.counts.failed) == (2, 1))
+    found = (await bare.backend.troubles(work.processor, ONLY))[order(1).key]
+    assert (found.version, found.status, found.attempts) == (2, "failed", 1)
+    assert found.error == "StoreError: a stored event cannot be read: it is nested too deeply"
+
+
 async def test_once_per_state_a_state_that_cannot_be_read_holds_up_no_other(place: Place) -> None:
     work = projection()
     read = work.projection.decode
@@ -323,6 +350,53 @@ async def test_once_per_state_a_state_that_cannot_be_read_holds_up_no_other(plac
         await until(built)
     work.projection.decode = read  # type: ignore[method-assign]
     assert await state_of(place, order(1), work) == {"sum": 13, "events": 1}
+
+
+async def test_once_per_state_a_state_is_not_let_go_before_it_is_committed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is loaded anew is what was committed last."""
+    for most in ("STATES_KEPT", "CHAINS_AT_ONCE", "EVENTS_AT_ONCE"):
+        monkeypatch.setattr(folding, most, 1)
+    commit = place.backend.commit
+
+    async def slowly(*given: Any, **more: Any) -> None:
+        await asyncio.sleep(0.05)
+        await commit(*given, **more)
+
+    monkeypatch.setattr(place.backend, "commit", slowly)
+    work = projection()
+    for number in range(8):
+        await place.put(order(number), 1, 2, 3)
+    async with place.worker(work) as worker:
+        await until(lambda: worker.engines[0].counts.processed == 24)
+    for number in range(8):
+        assert await state_of(place, order(number), work) == {"sum": 6, "events": 3}
+
+
+async def test_a_state_that_cannot_be_stored_stops_its_aggregate_at_the_event_that_made_it_so(
+    place: Place,
+) -> None:
+    """Also where its events were taken together with others, which are not to blame."""
+    work = projection(retry=Retry(attempts=1))
+    write = work.projection.encode
+
+    def encode(state: Any) -> bytes:
+        if state["sum"] >= 13:
+            raise ProjectionError("too much", retryable=False)
+        return write(state)
+
+    work.projection.encode = encode  # type: ignore[method-assign]
+    await place.put(order(1), 1, 2, 13, 4)
+    await place.put(order(2), 1, 2)
+    async with place.worker(work) as worker:
+        engine = worker.engines[0]
+        await until(lambda: (engine.counts.processed, engine.counts.failed) == (4, 1))
+    assert await state_of(place, order(1), work) == {"sum": 3, "events": 2}
+    assert await state_of(place, order(2), work) == {"sum": 3, "events": 2}
+    troubles = [await place.backend.troubles(work.processor, one) for one in await place.backend.partitions()]
+    (found,) = [its[order(1).key] for its in troubles if its]
+    assert (found.version, found.status, found.error) == (3, "failed", "ProjectionError: too much")
 
 
 # ------------------------------------------------------------------------- ends

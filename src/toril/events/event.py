@@ -176,16 +176,20 @@ _new_event_decoder: msgspec.json.Decoder[NewEvent[Any]] = msgspec.json.Decoder(N
 
 Decoded = TypeVar("Decoded")
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not the JSON that was asked for."""
+
 
 def _decode(decoder: msgspec.json.Decoder[Decoded], raw: bytes) -> Decoded:
     try:
         return decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+    except UNREADABLE as problem:
         raise _unreadable(problem) from problem
 
 
 def _unreadable(problem: Exception) -> StoreError:
-    return StoreError(f"a stored event cannot be read: {problem}", retryable=False)
+    why = "it is nested too deeply" if isinstance(problem, RecursionError) else problem
+    return StoreError(f"a stored event cannot be read: {why}", retryable=False)
 
 
 @lru_cache(4096)
@@ -284,7 +288,7 @@ def fill_in(made: AnyEvent, body: bytes, version: int, recorded_at: int) -> AnyE
     """A blank event, with what :meth:`NewEvent.to_bytes` wrote."""
     try:
         stored = _decode_body(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+    except UNREADABLE as problem:
         raise _unreadable(problem) from problem
     put = msgspec.structs.force_setattr
     put(made, "id", stored.id)

@@ -53,7 +53,6 @@ ends, to be taken up again. The end of a run is noted where its beginning still 
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import time
@@ -504,7 +503,7 @@ def _of(lake: Lake, name: str, tenant: str) -> DataFrame:
 def _condition(name: str, tenant: str) -> str:
     """A tenant's rows; of runs, those that were told of the tenant."""
     if name == RUNS.name:
-        return f"instr(arguments, {quoted(json.dumps(tenant))}) > 0"
+        return f"get_json_object(arguments, '$.tenant') = {quoted(tenant)}"
     return f"tenant = {quoted(tenant)}"
 
 

@@ -31,3 +31,7 @@ class OtherWriter(LakeError):
 
 class SourceDiverged(LakeError):
     """The log no longer has what the lake has archived: a failover has lost it, and it goes on without."""
+
+
+class NotWhole(LakeError):
+    """What is to be of all events is not: some are missing, or there twice."""

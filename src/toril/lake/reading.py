@@ -337,6 +337,8 @@ def reason_of(problem: BaseException) -> str:
             return _broken_rule(str(problem))
         case msgspec.DecodeError() | UnicodeDecodeError():
             return "body: it must be JSON in UTF-8"
+        case RecursionError():
+            return "body: it is nested too deeply"
         case _:
             return f"data: it cannot be read ({type(problem).__name__})"
 

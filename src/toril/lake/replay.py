@@ -20,13 +20,15 @@ from toril.aggregate import check_tenant
 from toril.errors import InvalidValue
 from toril.lake import generations as made_before
 from toril.lake.engine import SPANS_TYPED, Typing, engine_for, states
-from toril.lake.errors import LakeError, OtherWriter, SourceDiverged
+from toril.lake.errors import LakeError, NotWhole, OtherWriter, SourceDiverged
 from toril.lake.generations import Filters, Generation, Plan, table_of
 from toril.lake.history import KEYS, WHOLE, History, Portion, history
 from toril.lake.lake import Lake, Record
+from toril.lake.problems import SPARKS
 from toril.lake.progress import Tasks, watching
 from toril.lake.sessions import spread
 from toril.lake.shown import shown_columns, with_shown
+from toril.lake.source.told import told as told_by_spark
 from toril.lake.subjects import Subject, code_of
 from toril.lake.tables import SPANS, Table
 from toril.log import Partition, Position
@@ -37,6 +39,9 @@ from toril.runtime.redis import RedisBackend
 
 EVENTS_IN_PORTION = 50_000_000
 """Events of history in one portion, about: what is lost at most, should a replay be stopped."""
+
+SENT_ROUND = 100_000
+"""Keys of aggregates that are sent to every task, at most. They go through this machine's memory."""
 
 
 class Progress:
@@ -117,7 +122,7 @@ def replay(
                 spread(lake.spark, all_of_it.count // plan.portions),
                 watching(lake.spark, f"{plan.name}, portion {number + 1}", partial(told.tasks, number)),
             ):
-                made = states_of(all_of_it, subject, filters, portion, plan.engine)
+                made = states_of(all_of_it, subject, filters, portion, plan.engine, whole=not filters)
                 made = with_shown(made, subject.projection)
                 _write(lake, made, table, begun.record(number + 1, run))
             told.wrote(number)
@@ -131,7 +136,14 @@ def replay(
 
 def _write(lake: Lake, rows: DataFrame, table: Table, record: Record) -> None:
     """One batch of a generation, or an error where its number was taken."""
-    lake.append(rows, table, record)
+    try:
+        lake.append(rows, table, record)
+    except SPARKS as problem:
+        ours = told_by_spark(problem)
+        if not isinstance(ours, NotWhole):
+            raise
+        if lake.last(table).batch < record.batch:  # else a tenant was just being erased, from history too
+            raise NotWhole(f"{table.name} is not whole: {ours}") from problem
     if lake.last(table) != record:
         raise OtherWriter(
             f"{table.name} was written to meanwhile: another process replays it as well, a tenant was erased "
@@ -166,22 +178,25 @@ def states_of(
     portion: Portion = WHOLE,
     engine: str = "fold",
     decided_until: int | None = None,
+    *,
+    whole: bool = False,
 ) -> DataFrame:
     """The states of all aggregates: rows as a generation has them, without the batch.
 
     ``decided_until``: with what people had decided before this time (ns); None: with all that they have.
+    ``whole``: an aggregate of which history does not have every event, once, is an error.
     """
     events = all_of_it.events(subject.aggregate_type, filters, portion)
     skipped = all_of_it.skipped(subject.anew, filters.tenant, decided_until)
     if skipped:
         events = _marked(events, skipped)
     if engine == "fold":
-        return states(subject.projection, events, force="fold", upcasters=subject.upcasters)
+        return states(subject.projection, events, force="fold", upcasters=subject.upcasters, whole=whole)
     rows, aside = all_of_it.spans(filters, portion)
     if skipped:
         keys = [tuple(key.split(":", 2)) for key in skipped]
         aside = aside.union(all_of_it.lake.spark.createDataFrame(keys, f"{' string, '.join(KEYS)} string"))
-    return states(subject.projection, events, rows, force="native", aside=aside)
+    return states(subject.projection, events, rows, force="native", aside=aside, whole=whole)
 
 
 def _marked(events: DataFrame, skipped: Mapping[str, set[int]]) -> DataFrame:
@@ -299,7 +314,8 @@ def reserve(all_of_it: History, subject: Subject, plan: Plan) -> None:
 def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) -> tuple[int, int]:
     """Refuse a generation that is not of every event; says how many aggregates it has, and how many failed.
 
-    Versions are 1, 2, 3 … so the last ones count the events. Of a part of history they do not.
+    Versions are 1, 2, 3 … (which was seen to when it was written), so the last ones count the events. Of a
+    part of history they do not.
     """
     rows = lake.read(plan.name)
     failed = rows.where("failed_version IS NOT NULL").select(*KEYS)
@@ -313,12 +329,14 @@ def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) ->
         return counted
     events = all_of_it.events(subject.aggregate_type)
     if row["failed"]:
-        events = events.join(broadcast(failed), list(KEYS), "left_anti")
+        if row["failed"] <= SENT_ROUND:
+            failed = broadcast(failed)
+        events = events.join(failed, list(KEYS), "left_anti")
     there = events.count()
     if there != row["versions"]:
-        raise LakeError(
+        raise NotWhole(
             f"{plan.name} is not whole: history has {there:,} events, and its states are of "
             f"{row['versions']:,}; the lake does not go back to the first event, or has lost some: "
-            "`toril lake audit` says which"
+            "`toril lake audit` says which. When that is mended, `toril lake retire` it, and replay again"
         )
     return counted

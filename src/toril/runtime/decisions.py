@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from toril.aggregate import Aggregate
-from toril.events.event import NewEvent
+from toril.events.event import UNREADABLE, NewEvent
 from toril.events.stream import EventStream
 from toril.log.entry import Entry
 from toril.runtime.names import concerns, split_generation
@@ -78,7 +78,7 @@ def decision_in(key: str, body: bytes) -> tuple[str, Decision] | None:
         return None
     try:
         decision = _decoder.decode(body).data
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     return f"{tenant}:{decision.aggregate_type}:{ident}", decision
 

@@ -89,7 +89,9 @@ class Folding:
             if problem is not None and not part.dropped:
                 self._troubles.park_failed(part, chain.give_up(), problem)
             line_up(self._desk, self, chain)
-        most = max(STATES_KEPT // max(len(self._desk.slices), 1), CHAINS_AT_ONCE)
+        # What is not committed is not let go: loaded anew, it would be as it was before.
+        uncommitted = len(part.pending) + part.under_way
+        most = max(STATES_KEPT // max(len(self._desk.slices), 1), CHAINS_AT_ONCE, uncommitted)
         while len(part.states) > most:
             del part.states[next(iter(part.states))]
 
@@ -104,7 +106,11 @@ class Folding:
                 return None
             except Exception as failed:  # noqa: BLE001 - a state that cannot be kept belongs to its events
                 part.states.pop(chain.key, None)
-                return failed
+                if len(events) == 1:
+                    return failed
+                if not part.dropped:
+                    self._troubles.park_to_part(part, chain.give_up(), failed)
+                return None
             if part.dropped:
                 return None
             done = Done(chain.key, events[0].version, events[-1].version, events[-1].id, state)

@@ -99,6 +99,8 @@ class Slice:
         self.tasks: set[asyncio.Task[None]] = set()
         self.committer: asyncio.Task[None] | None = None
         self.pending: deque[tuple[Change, Sequence[Slot], asyncio.Future[None] | None]] = deque()
+        self.under_way = 0
+        """Changes in the commit that is being made."""
         self.to_commit = asyncio.Event()
         self.idle = asyncio.Event()
         """Nothing is to be committed, and no commit is under way."""
@@ -205,6 +207,7 @@ class Slice:
             else:
                 last_of[change.aggregate] = len(changes)
                 changes.append(change)
+        self.under_way = len(changes)
         return changes, waiting, self._reached()
 
     def _reached(self) -> Position:
@@ -217,6 +220,7 @@ class Slice:
     def committed(self, changes: Sequence[Change], position: Position) -> None:
         """What was taken is committed."""
         self.commits += 1
+        self.under_way = 0
         self.position = position
         for change in changes:
             if isinstance(change, (Park, More)):

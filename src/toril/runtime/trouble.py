@@ -97,6 +97,12 @@ class Troubles:
         """The first attempt at an event has failed."""
         self.park(part, slots, *self._after_failure(slots[0].entry, problem, 1))
 
+    def park_to_part(self, part: Slice, slots: Sequence[Slot], problem: Exception) -> None:
+        """Some events have failed together: one by one, they show which of them it is."""
+        error = f"{type(problem).__name__}: {problem}"
+        logger.info("%s: %d events go one by one: %s", self._desk.processor, len(slots), problem)
+        self.park(part, slots, self.record(slots[0].entry, "retry", error=error), self._desk.due(0))
+
     def park_paused(self, chain: Chain) -> None:
         """The tenant was paused after its events were read."""
         slots = chain.give_up()

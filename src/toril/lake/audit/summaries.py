@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
 
 from toril.errors import TorilError
 from toril.lake.audit.found import Check, Seen
@@ -13,7 +14,7 @@ from toril.lake.audit.gold import SUMMARIES
 from toril.lake.audit.looking import PLACE, LiveStore, Looking, Skip
 from toril.lake.keysets import Key, Keysets, named
 from toril.lake.source import Marks
-from toril.lake.tables import EVENTS, QUARANTINE
+from toril.lake.tables import EVENTS, QUARANTINE, SPANS
 from toril.log import Partition
 from toril.pipelines.spans.summary import SPAN_AGGREGATE
 
@@ -54,6 +55,10 @@ class _Other:
 
 
 AHEAD = "are at a later version live, and were not compared"
+IN_PART = (
+    "have events that are not in spans (in quarantine, of other types, or older than the archive), and were "
+    "not compared"
+)
 NOT_YET_LIVE = "are further in the lake: the live processor has not read all that the lake has"
 WAITS = "have an event live that is tried again, or waits for a person"
 NOT_YET = "are live, and the lake has not read their first event yet"
@@ -67,15 +72,29 @@ def live(work: Looking, check: Check) -> None:
         raise Skip("the live store was not to be asked")
     if isinstance(work.live, TorilError):
         raise work.live
-    read = work.table(SUMMARIES).positions
+    record = work.table(SUMMARIES)
+    read = record.positions
     rows = work.of_traces(work.read(SUMMARIES))
+    work.table(SPANS.name)
+    spans = work.of_traces(work.batches(SPANS, record.source))
     positions = work.live.positions()
     caught_up = all(at[0] >= read[name][0] for name, at in positions.items() if name in read)
     other = _Other()
     with Keysets() as keys:
-        _compare(work.live, check, rows, caught_up, other, keys)
+        _compare(work.live, check, _with_parts(rows, spans), caught_up, other, keys)
         _find_only_live(work, work.live, check, rows, read, other, keys)
     check.notes += other.notes()
+
+
+def _with_parts(rows: DataFrame, spans: DataFrame) -> DataFrame:
+    """Summaries, and whether each is ``in_part``: of fewer events than the trace had at its last span.
+
+    Its version is how many spans it is of; only where they are 1, 2, 3 … it is that of the trace as well.
+    """
+    # Where spans are there twice instead, that is to be found.
+    is_part = "max(version) > count(1) OR min(version) > 1 AS in_part"
+    parts = spans.groupBy(*KEYS).agg(expr(is_part)).where("in_part")
+    return rows.join(parts, KEYS, "left")
 
 
 def _compare(
@@ -92,6 +111,8 @@ def _compare(
             keys.add(LAKE, (row["tenant"], row["trace_id"]))
             if state is None:
                 lacking.append((absent, who))
+            elif row["in_part"]:
+                other.add(IN_PART)
             elif state[0] < row["version"]:
                 lacking.append((behind, {**who, "live": state[0]}))
             elif state[0] > row["version"]:

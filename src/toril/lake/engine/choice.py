@@ -73,16 +73,18 @@ def states(
     force: str | None = None,
     aside: DataFrame | None = None,
     upcasters: Upcasters | None = None,
+    whole: bool = False,
 ) -> DataFrame:
     """The states of all aggregates, encoded as live, as :data:`~toril.lake.engine.fold.FOLDED`.
 
     ``events`` are all events, and ``rows`` the same as a table has them in typed columns, if one has.
     Aggregates with an event that is not among the rows (it is of another type, or cannot be read), or that
     may be an error, are folded. ``aside`` are the keys of others that have some: those in quarantine.
+    ``whole``: of each aggregate they are all, from the first on, and where they are not, that is an error.
     """
     if rows is None or engine_for(projection, typing, force).engine == "fold":
         engine_for(projection, None, force)  # native cannot be had without rows
-        return folded(projection, events, upcasters)
+        return folded(projection, events, upcasters, whole=whole)
     native = _native(projection, typing)
     of_type = events.where(f"aggregate_type = {quoted(typing.aggregate_type)}")
     skipped = " OR skipped" if "skipped" in events.columns else ""
@@ -94,9 +96,11 @@ def states(
         slow = slow.union(aside.select("tenant", "aggregate_id"))
     slow = broadcast(slow.distinct())
     by_row = slow.withColumnRenamed("aggregate_id", typing.aggregate_id)
-    quick = encoded(native, native.gather(rows.join(by_row, list(typing.keys), "left_anti")))
-    slowly = folded(projection, of_type.join(slow, ["tenant", "aggregate_id"], "left_semi"), upcasters)
-    return _complete(quick).unionByName(slowly)
+    quick = native.gather(rows.join(by_row, list(typing.keys), "left_anti"))
+    slowly = of_type.join(slow, ["tenant", "aggregate_id"], "left_semi")
+    return _complete(encoded(native, quick, whole=whole)).unionByName(
+        folded(projection, slowly, upcasters, whole=whole)
+    )
 
 
 def _complete(states: DataFrame) -> DataFrame:

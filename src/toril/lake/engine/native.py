@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
@@ -25,8 +26,15 @@ from toril.lake.engine.errors import NotNative
 from toril.lake.engine.expressions import Described, Lifting
 from toril.lake.engine.fields import NativeField, native_field
 from toril.lake.engine.typing import Typing
+from toril.lake.errors import NotWhole
 
 Declared = type[DeclaredProjection]
+
+IS_WHOLE = "first_version = 1 AND events = version AND versions = version * (version + 1) DIV 2"
+"""What is true where the rows of an aggregate are of versions 1, 2, 3 …, none missing and none twice.
+
+Where one is missing and another is twice, only the sum tells.
+"""
 
 _METHODS = ("__init__", "initial", "apply", "merge", "encode", "decode", "describe")
 """What a declaration stands for. A class that has one of them otherwise is more than it declares."""
@@ -70,7 +78,8 @@ class Native:
     def gather(self, rows: DataFrame) -> DataFrame:
         """What the rows of each aggregate accumulate: its key, ``version``, and :attr:`columns`.
 
-        ``version`` is the last of those that are among the rows; see also ``events`` and ``first_version``.
+        ``version`` is the last of those that are among the rows, ``first_version`` the first, ``versions``
+        their sum, and ``events`` how many there are; see :data:`IS_WHOLE`.
         """
         raw: dict[str, str] = {}
         for field in self.fields:  # fields that gather the same do it once
@@ -80,9 +89,8 @@ class Native:
             self._with_lets(rows)
             .groupBy(*self._grouped_by)
             .agg(
-                *map(
-                    expr, ("max(version) AS version", "count(1) AS events", "min(version) AS first_version")
-                ),
+                *map(expr, ("max(version) AS version", "count(1) AS events")),
+                *map(expr, ("min(version) AS first_version", "sum(version) AS versions")),
                 *(expr(f"{one} AS {name}") for one, name in raw.items()),
             )
         )
@@ -99,7 +107,7 @@ class Native:
         columns = list(zip(self.fields, self.columns.values(), strict=True))
         made = parts.groupBy(*self._grouped_by).agg(
             *map(expr, ("max(version) AS version", "sum(events) AS events")),
-            expr("min(first_version) AS first_version"),
+            *map(expr, ("min(first_version) AS first_version", "sum(versions) AS versions")),
             *(expr(f"{field.merge.format(column)} AS {column}") for field, column in columns),
         )
         return made.selectExpr(
@@ -113,7 +121,7 @@ class Native:
 
     @property
     def _about(self) -> tuple[str, ...]:
-        return (*self.typing.keys, "version", "events", "first_version")
+        return (*self.typing.keys, "version", "events", "first_version", "versions")
 
     def join(self, one: str, other: str) -> dict[str, str]:
         """By field, what two structs of :attr:`columns` have accumulated together."""
@@ -217,10 +225,11 @@ def _shown_value(described: Described, shown: dict[str, str], types: dict[str, s
 # ---------------------------------------------------------------------------- the live form
 
 
-def encoded(native: Native, accumulated: DataFrame) -> DataFrame:
+def encoded(native: Native, accumulated: DataFrame, *, whole: bool = False) -> DataFrame:
     """Of what aggregates have accumulated, their states as they are stored live.
 
-    Columns: ``tenant``, ``aggregate_type``, ``aggregate_id``, ``version``, ``state``.
+    Columns: ``tenant``, ``aggregate_type``, ``aggregate_id``, ``version``, ``state``. ``whole``: an aggregate
+    that has not accumulated its events from the first on, each once, is refused.
     """
     typing, projection = native.typing, native.projection
     described = projection.describe()["fields"]
@@ -231,6 +240,8 @@ def encoded(native: Native, accumulated: DataFrame) -> DataFrame:
     def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = [field for field, *_ in fields]
         for batch in batches:
+            if whole:
+                _refuse_parts(typing, batch)
             columns = [_stored(batch.column(3 + at), *how) for at, (_, *how) in enumerate(fields)]
             states = [
                 wrap_state(name, version, dict(zip(names, row, strict=True)))
@@ -248,8 +259,22 @@ def encoded(native: Native, accumulated: DataFrame) -> DataFrame:
             )
 
     keyed = accumulated.withColumnRenamed(typing.aggregate_id, "aggregate_id")
-    chosen = keyed.select("tenant", "aggregate_id", "version", *native.columns.values())
+    asked = [f"{IS_WHOLE} AS is_whole"] if whole else []
+    chosen = keyed.selectExpr("tenant", "aggregate_id", "version", *native.columns.values(), *asked)
     return chosen.mapInArrow(encode, STATES)
+
+
+def _refuse_parts(typing: Typing, batch: pa.RecordBatch) -> None:
+    """Aggregates of which a row is missing, or there twice."""
+    at = pc.index(batch.column("is_whole"), False).as_py()
+    if at >= 0:
+        ident = batch.column("aggregate_id")[at].as_py()
+        raise NotWhole(
+            f"the versions that {typing.table} has of {typing.aggregate_type} {ident!r} are not 1, 2, 3 … "
+            "once each: the lake does not go back to the first event, or rows were lost or written twice; "
+            f"`toril lake audit` says which. If only {typing.table} is wrong, remove that table, and the "
+            "next run makes it anew"
+        )
 
 
 STATE_COLUMNS = ("tenant", "aggregate_type", "aggregate_id", "version", "state")

@@ -30,6 +30,8 @@ class Typing:
     that hold their entries as a map from names to canonical JSON texts.
     """
 
+    table: str
+    """What the table is called."""
     event_type: str
     aggregate_type: str
     aggregate_id: str
@@ -108,6 +110,7 @@ def _span_columns() -> dict[str, Typed]:
 
 
 SPANS_TYPED = Typing(
+    table="spans",
     event_type=SPAN_RECORDED,
     aggregate_type=SPAN_AGGREGATE,
     aggregate_id="trace_id",

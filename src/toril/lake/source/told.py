@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from toril.errors import TorilError
-from toril.lake.errors import LakeError, SourceDiverged
+from toril.lake.errors import LakeError, NotWhole, SourceDiverged
 from toril.log.errors import GapFound, UnknownForm
 
 _OURS = re.compile(r"^(?:\w+: )?toril(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE)
 """How Python ends the trace of an exception of ours."""
 
 _KINDS: dict[str, type[TorilError]] = {
-    kind.__name__: kind for kind in (GapFound, SourceDiverged, UnknownForm, LakeError)
+    kind.__name__: kind for kind in (GapFound, SourceDiverged, NotWhole, UnknownForm, LakeError)
 }
 
 
