@@ -300,7 +300,7 @@ def test_aggregates_that_stand_still_are_told_of(capsys: pytest.CaptureFixture[s
     stopped = "of its aggregates stand still, at an event that the projection could not take"
     for failed in (0, 1200):
         made = Generation(plan, 2, rows=5000, failed=failed)
-        replay._answer(made, replay._Shown(None, None), 1.0, json_=False)
+        replay._answer(made, replay._Shown(None, None), 1.0, None, json_=False)
         told = [" ".join(capsys.readouterr().out.split()), promoting._question(made)]
         assert [f"1,200 {stopped}" in one for one in told] == [bool(failed)] * 2
         assert generations._failed(made, None) == failed

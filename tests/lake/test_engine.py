@@ -353,7 +353,7 @@ def _skips() -> Any:
 
 
 class Odd(FoldProjection[list[Any]]):
-    """What it cannot take is odd, and with what it cannot store it is odd from then on."""
+    """There is an event that it cannot take, and one from which on it cannot be stored."""
 
     name = "odd"
     state_type = list
@@ -364,7 +364,7 @@ class Odd(FoldProjection[list[Any]]):
     def apply(self, state: list[Any], event: AnyEvent) -> list[Any]:
         if event.data == "refused":
             raise ValueError("refused")
-        return [*state[-3:], 1j if event.data == "odd" else event.data]
+        return state if 1j in state else [*state[-3:], 1j if event.data == "odd" else event.data]
 
 
 def test_a_state_that_cannot_be_stored_stops_its_aggregate_at_the_event_that_made_it_so(

@@ -150,8 +150,8 @@ def test_a_replay_is_refused_where_rows_of_spans_or_events_are_missing_or_twice(
         # These are folded, whatever spans has of them.
         await log.append(Aggregate("acme", "span", traces[2]), [b"{", body_of(a_span(7, trace_id=traces[2]))])
 
-    def again(engine: str, **part: str) -> Generation:
-        return replay(lake, TRACE_SUMMARY, url=url, engine=engine, keep=False, **part)
+    def again(engine: str, tenant: str | None = None) -> Generation:
+        return replay(lake, TRACE_SUMMARY, url=url, engine=engine, keep=False, tenant=tenant)
 
     def put(table: str, rows: DataFrame) -> None:
         lake.spark.sql(f"DELETE FROM {lake.sql_name(table)}")

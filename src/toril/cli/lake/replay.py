@@ -187,8 +187,8 @@ class _Shown(Told):
         part = (portion + tasks.done / max(tasks.of, 1)) / self._portions
         since = max(part - self._first, 0.0)  # of a replay that was taken up, what this command has done
         if self._bar is None:
-            said = {"portion": portion + 1, "of": self._portions, "tasks": tasks.done, "of_tasks": tasks.of}
-            self._lines.say("replaying", since / (1 - self._first), self.events * since, **said)
+            far = {"portion": portion + 1, "of": self._portions, "tasks": tasks.done, "of_tasks": tasks.of}
+            self._lines.say("replaying", since / (1 - self._first), self.events * since, **far)
         elif self._task is not None:
             rate = self.events * since / max(time.monotonic() - self._began, 0.1)
             said = f"about {rate:,.0f} events a second"

@@ -1,15 +1,13 @@
 """Any projection by its own class: the events of each aggregate in order, over Arrow batches.
 
-An aggregate's events come one after the other, across batches: what is held is one state and the last
-events, however many there are.
+An aggregate's events come one after the other, across batches: what is held is one state and one batch,
+however many there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -40,12 +38,6 @@ _SCHEMA = pa.schema(
 
 KEYS = ("tenant", "aggregate_type", "aggregate_id")
 STATES_AT_ONCE = 2000
-
-HELD = 1000
-"""After so many events a state is encoded: those since then are at hand, should that not be possible."""
-
-Row = tuple[str, int, int, bytes | None]
-"""An event: its aggregate's key, its version, when it was recorded, and its body; None: it only counts."""
 
 
 def folded(
@@ -78,6 +70,15 @@ def folded(
     return ordered.mapInArrow(fold, FOLDED)
 
 
+Failed = tuple[int | None, str | None]
+"""The event that stopped an aggregate, and why; neither, where none did."""
+
+Kept = tuple[int, bytes | None]
+"""The last version whose state was encoded, and as what."""
+
+_NONE: Failed = (None, None)
+
+
 class _Way:
     """How events are taken."""
 
@@ -87,101 +88,97 @@ class _Way:
         self.types = projection.event_types
         self.upcast = None if upcasters is None else upcasters.apply
 
+    def take(
+        self, blank: Callable[[], AnyEvent], state: Any, version: int, recorded_at: int, body: bytes | None
+    ) -> Any:
+        """A state after one more event."""
+        if body is None:
+            return state
+        event = fill_in(blank(), body, version, recorded_at)
+        if self.upcast is not None:
+            event = self.upcast(event)
+        if self.types is None or event.type in self.types:
+            return self.projection.apply(state, event)
+        return state
+
 
 def _fold(way: _Way, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Events in order of aggregate and version; those without a body only count."""
-    one: _Folding | None = None
+    initial, apply = way.projection.initial, way.projection.apply
+    types, upcast, whole = way.types, way.upcast, way.whole
+    at, blank, state = "", _copies("::"), initial()
+    reached, failed = 0, _NONE
+    kept: Kept = (0, None)
     made: list[tuple[Any, ...]] = []
     for batch in batches:
         columns = [batch.column(number).to_pylist() for number in range(batch.num_columns)]
-        for key, rows in groupby(zip(*columns, strict=True), itemgetter(0)):
-            if one is None or key != one.key:
-                if one is not None:
-                    made.append(one.done())
+        first = 0  # of this aggregate, in this batch
+        for place, (key, version, recorded_at, body) in enumerate(zip(*columns, strict=True)):
+            if key != at:
+                if at:
+                    kept, failed = _keep(way, state, reached, failed, kept, columns, first, place)
+                    made.append((*at.split(":", 2), *kept, *failed))
                     if len(made) >= STATES_AT_ONCE:
                         yield _batch(made)
                         made = []
-                one = _Folding(way, key)
-            one.take(list(rows))
-    if one is not None:
-        made.append(one.done())
-        yield _batch(made)
-
-
-class _Folding:
-    """One aggregate, as far as its events have come."""
-
-    def __init__(self, way: _Way, key: str) -> None:
-        self.key = key
-        self._way = way
-        self._blank: Callable[[], AnyEvent] = blank_event(key).__copy__  # type: ignore[attr-defined]
-        self._state = way.projection.initial()
-        self._reached = 0
-        self._failed: tuple[int, str] | None = None
-        """The event that stopped it, and why."""
-        self._encoded: tuple[int, bytes | None] = (0, None)
-        """The last version whose state was encoded, and as what."""
-        self._held: list[Row] = []
-        """The events after that."""
-
-    def take(self, rows: list[Row]) -> None:
-        """Some more of its events, in order."""
-        if self._failed is not None:
-            return
-        self._held += rows
-        self._apply(rows)
-        if len(self._held) >= HELD:
-            self._encode()
-
-    def done(self) -> tuple[Any, ...]:
-        """A row of :data:`FOLDED`."""
-        if self._held:
-            self._encode()
-        return (*self.key.split(":", 2), *self._encoded, *(self._failed or (None, None)))
-
-    def _apply(self, rows: list[Row]) -> None:
-        way, blank, state, reached = self._way, self._blank, self._state, self._reached
-        types, upcast, apply, whole = way.types, way.upcast, way.projection.apply, way.whole
-        for _, version, recorded_at, body in rows:
+                at, blank, state = key, _copies(key), initial()
+                reached, failed, first = 0, _NONE, place
+                kept = (0, None)
+            if failed is not _NONE:
+                continue
             if version != reached + 1 and whole:
-                raise NotWhole(_gap(self.key, reached, version))
+                raise NotWhole(_gap(key, reached, version))
             if body is not None:
-                try:
+                try:  # as _Way.take, without the call
                     event = fill_in(blank(), body, version, recorded_at)
                     if upcast is not None:
                         event = upcast(event)
                     if types is None or event.type in types:
                         state = apply(state, event)
                 except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to this event
-                    self._failed = version, _said(problem)
-                    break
+                    failed = version, _said(problem)
+                    continue
             reached = version
-        self._state, self._reached = state, reached
+        # What is let go with the batch could not be taken once more.
+        kept, failed = _keep(way, state, reached, failed, kept, columns, first, batch.num_rows)
+    if at:
+        yield _batch([*made, (*at.split(":", 2), *kept, *failed)])
 
-    def _encode(self) -> None:
+
+def _copies(key: str) -> Callable[[], AnyEvent]:
+    made: Callable[[], AnyEvent] = blank_event(key).__copy__  # type: ignore[attr-defined]
+    return made
+
+
+def _keep(
+    way: _Way,
+    state: Any,
+    reached: int,
+    failed: Failed,
+    kept: Kept,
+    columns: list[list[Any]],
+    first: int,
+    end: int,
+) -> tuple[Kept, Failed]:
+    """Encode a state. Where that cannot be, it is found which of its rows has made it so, as live."""
+    version, encoded = kept
+    if encoded is not None and reached == version:
+        return kept, failed
+    projection = way.projection
+    try:
+        return (reached, projection.encode(state)), failed
+    except Exception:  # noqa: BLE001 - which event it belongs to is found one by one
+        state = projection.initial() if encoded is None else projection.decode(encoded)
+    if encoded is None:
+        with suppress(Exception):  # else not even this one can be
+            encoded = projection.encode(state)
+    for key, *row in zip(*(column[first:end] for column in columns), strict=True):
         try:
-            self._encoded = self._reached, self._way.projection.encode(self._state)
-        except Exception:  # noqa: BLE001 - which event it belongs to is found one by one
-            self._one_by_one()
-        self._held = []
-
-    def _one_by_one(self) -> None:
-        """Take what is held once more, and encode after each event, as live does where it cannot."""
-        projection, (self._reached, encoded) = self._way.projection, self._encoded
-        self._state = projection.initial() if encoded is None else projection.decode(encoded)
-        self._failed = None
-        for row in self._held:
-            self._apply([row])
-            if self._failed is not None:
-                break
-            try:
-                self._encoded = self._reached, projection.encode(self._state)
-            except Exception as problem:  # noqa: BLE001 - a state that cannot be kept belongs to its event
-                self._failed = row[1], _said(problem)
-                break
-        if self._encoded[1] is None:
-            with suppress(Exception):
-                self._encoded = 0, projection.encode(projection.initial())
+            state = way.take(_copies(key), state, *row)
+            encoded, version = projection.encode(state), row[0]
+        except Exception as problem:  # noqa: BLE001 - it belongs to this event
+            return (version, encoded), (row[0], _said(problem))
+    return (version, encoded), failed
 
 
 def _gap(key: str, reached: int, version: int) -> str:
