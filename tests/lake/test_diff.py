@@ -177,6 +177,11 @@ def test_what_live_has_not_read_is_counted_and_no_difference(capsys: pytest.Capt
     assert waiting.startswith("not compared: 1 aggregates: an event waits live: to be tried again,")
     assert second == "1 of 5 aggregates differ between generation 2 and live"
     assert last == "not compared: 7 aggregates: live has not read so far"
+    nothing = Diff(*sides, compared=0, equal=0, differences=[], waiting=3)
+    assert nothing.proves_nothing
+    assert not Diff(*sides, compared=0, equal=0, differences=[]).proves_nothing, "there is none to compare"
+    show(nothing)
+    assert capsys.readouterr().out.startswith("nothing could be compared of generation 2 and live")
 
 
 def test_samples_are_few_and_always_the_same(spark: SparkSession) -> None:

@@ -106,6 +106,11 @@ class Diff:
     def __bool__(self) -> bool:
         return bool(self.differences)
 
+    @property
+    def proves_nothing(self) -> bool:
+        """Whether there was something to compare, and none of it could be."""
+        return not self.compared and bool(self.not_read or self.waiting)
+
     def as_value(self) -> dict[str, Any]:
         """As JSON has it."""
         return {

@@ -91,7 +91,7 @@ class Folding:
             line_up(self._desk, self, chain)
         # What is not committed is not let go: loaded anew, it would be as it was before.
         uncommitted = len(part.pending) + part.under_way
-        most = max(STATES_KEPT // max(len(self._desk.slices), 1), CHAINS_AT_ONCE, uncommitted)
+        most = max(STATES_KEPT // max(len(self._desk.slices), 1), CHAINS_AT_ONCE) + uncommitted
         while len(part.states) > most:
             del part.states[next(iter(part.states))]
 

@@ -67,8 +67,8 @@ def diff(
 
     ONE and OTHER are numbers of generations, or live: what readers see, at the version where that is.
     Where one is not given, it is live; without a number, the latest generation and live. Each kind of
-    difference has a count, samples and a reason. The exit code is 1 where there are differences. Where live
-    has not read so far, or an event waits there, that is counted, and is none.
+    difference has a count, samples and a reason. Where live has not read so far, or an event waits there,
+    that is counted, and is none. The exit code is 1 where there are differences, or none could be compared.
     """
     where = program(program_, url, log_name)
     subject = where.find(projection)
@@ -101,7 +101,7 @@ def diff(
         as_json({"projection": subject.processor, **found.as_value()}, indent=None)
     else:
         show(found)
-    sys.exit(1 if found else 0)
+    sys.exit(1 if found or found.proves_nothing else 0)
 
 
 def _check(field: str, said: str | None) -> None:
@@ -157,6 +157,9 @@ def show(found: Diff) -> None:
 
 def _show_differences(found: Diff) -> None:
     names = f"{found.one.name} and {found.other.name}"
+    if found.proves_nothing:
+        say(Text.assemble(("nothing could be compared", "bold yellow"), f" of {names}"))
+        return
     if not found:
         say(Text.assemble(("no difference", "bold green"), f" between {names}: {found.equal:,} states"))
         return
