@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -38,7 +39,17 @@ from toril.events import (
     text,
 )
 from toril.events.expressions import Evaluate, Path
-from toril.lake.engine import SPANS_TYPED, NotNative, compiled, encoded, engine_for, explain, folded, states
+from toril.lake.engine import (
+    SPANS_TYPED,
+    NotNative,
+    compiled,
+    encoded,
+    engine_for,
+    explain,
+    fold,
+    folded,
+    states,
+)
 from toril.lake.lake import Record
 from toril.lake.replay import typing_for
 from toril.lake.shown import with_shown
@@ -397,6 +408,48 @@ def test_a_state_that_cannot_be_stored_stops_its_aggregate_at_the_event_that_mad
     assert (kept["odd"], kept["first"], kept["both"]) == ([1, 2], [], [1])
     assert found["odd"].failed.startswith("ProjectionError: a state of odd version 1 cannot be stored: ")
     assert found["refused"].failed == "ValueError: refused"
+
+
+class Sealed(Odd):
+    """Not even the first state can be stored."""
+
+    def encode(self, state: list[Any]) -> bytes:
+        raise ValueError(f"no bytes of {state}")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize(
+    ("projection", "said", "version", "failed"),
+    [
+        (Odd(), [1, 2, "odd", 4, 5, 6, 7, 8, 9], 2, 3),
+        (Odd(), ["odd", 2, 3, 4, 5], 0, 1),
+        (Odd(), [1, 2, 3, "refused", "odd", 6, 7, 8], 3, 4),
+        (Odd(), [1, 2, 3, 4, 5, 6], 6, None),
+        (Sealed(), [1, 2, 3, 4, 5, 6], 0, 1),
+    ],
+)
+def test_a_fold_stops_at_the_same_event_wherever_a_batch_ends(
+    projection: Odd, said: list[Any], version: int, failed: int | None, size: int
+) -> None:
+    rows = [
+        (f"acme:note:{ident}", number, number, NewEvent(type="noted", data=data).to_bytes())
+        for ident in "ab"
+        for number, data in enumerate(said, 1)
+    ]
+    kinds = (pa.string(), pa.int64(), pa.int64(), pa.binary())
+    batches = []
+    for first in range(0, len(rows), size):
+        columns = zip(*rows[first : first + size], strict=True)
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+        batches.append(pa.RecordBatch.from_arrays(arrays, names=["key", "version", "recorded_at", "body"]))
+    made = fold._fold(fold._Way(projection, None, True), batches)
+    found = [row for batch in made for row in batch.to_pylist()]
+    assert [(row["aggregate_id"], row["version"], row["failed_version"]) for row in found] == [
+        ("a", version, failed),
+        ("b", version, failed),
+    ]
+    if not isinstance(projection, Sealed):
+        assert Odd().decode(found[0]["state"]) == said[:version][-4:]
 
 
 def test_aggregates_with_other_events_are_folded_and_their_versions_count(

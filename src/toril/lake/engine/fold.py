@@ -112,7 +112,8 @@ def _fold(way: _Way, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     made: list[tuple[Any, ...]] = []
     for batch in batches:
         columns = [batch.column(number).to_pylist() for number in range(batch.num_columns)]
-        first = 0  # of this aggregate, in this batch
+        # Of this aggregate, in this batch; none, where it has failed before.
+        first = 0 if failed is _NONE else batch.num_rows
         for place, (key, version, recorded_at, body) in enumerate(zip(*columns, strict=True)):
             if key != at:
                 if at:
@@ -141,6 +142,7 @@ def _fold(way: _Way, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
             reached = version
         # What is let go with the batch could not be taken once more.
         kept, failed = _keep(way, state, reached, failed, kept, columns, first, batch.num_rows)
+        reached = kept[0]
     if at:
         yield _batch([*made, (*at.split(":", 2), *kept, *failed)])
 
