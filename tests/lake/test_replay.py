@@ -448,12 +448,16 @@ def test_what_live_has_not_read_or_cannot_take_is_no_difference_and_what_it_has_
             await shop.buy("waits", 5, "broken", 7)
             await backend.pause("tenant globex", on=True)
 
-            async def waits() -> bool:
+            async def paused() -> bool:
                 await shop.buy("paused", 1, tenant="globex")
+                return (await service.standing("basket")).waiting == 1
+
+            async def settled() -> bool:
                 standing = await service.standing("basket")
                 return (standing.behind, standing.waiting, standing.failed) == (0, 1, 1)
 
-            await until(waits, "a paused tenant and a failed event to wait")
+            await until(paused, "the tenant to be paused")
+            await until(settled, "all to be read, and a failed event to wait")
         await shop.buy("good", 3)
         await shop.buy("new", 4)
         # Of the one it loses an event, of the other all.
