@@ -442,6 +442,7 @@ def test_a_rewind_goes_back_to_no_place_that_the_archive_could_not_go_on_from(
     assert archived(shelf, url).missing == 6
     append(url, *["00"] * 7)
     append(url, *["00"] * 3, tenant="gone")
+    assert archived(shelf, url).missing == 6
     assert archived(shelf, url).missing == 0, "it was said"
     with_log(url, lambda log: log.erase_tenant("gone"))
     shelf.rows = [row for row in shelf.rows if not row.key.startswith("gone:")]

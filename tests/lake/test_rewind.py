@@ -212,7 +212,7 @@ class _Cut(Exception):
     """The process has ended here."""
 
 
-def _cut(*_: object) -> Never:
+def _cut(*_: object, **__: object) -> Never:
     raise _Cut
 
 
