@@ -103,6 +103,15 @@ def append(url: str, *partitions: str, tenant: str = "acme", size: int = 10) -> 
     with_log(url, go)
 
 
+async def trim_all(log: Log) -> None:
+    """All there is was read by somebody else, who lets it go."""
+    await log.choose_retention(Retention.archived_by("else"))
+    async with log.reader("else") as reader:
+        async for batch in reader.until_now():
+            await batch.done()
+    await log.trim()
+
+
 def floors(url: str, group: str = GROUP) -> dict[str, int]:
     async def look(log: Log) -> dict[str, int]:
         return {str(one.partition): one.readers[group].position.ordinal for one in await log.standings()}
@@ -195,13 +204,6 @@ def test_what_was_trimmed_of_a_partition_while_the_archive_was_retired_is_said(u
     append(url, *["00"] * 5)
     archived(own := Shelf("own"), url)
     with_log(url, lambda log: log.retire(GROUP))
-
-    async def trim_all(log: Log) -> None:
-        await log.choose_retention(Retention.archived_by("else"))
-        async with log.reader("else") as reader:
-            async for batch in reader.until_now():
-                await batch.done()
-        await log.trim()
 
     append(url, *["01"] * 4)
     with_log(url, trim_all)
@@ -400,14 +402,6 @@ def test_a_rewind_goes_back_to_no_place_that_the_archive_could_not_go_on_from(
     monkeypatch.setattr(rewind, "_places_from", places_from)
     shelf = Shelf("own")
 
-    async def trim_all(log: Log) -> None:
-        await log.choose_retention(Retention.archived_by("else"))
-        async with log.reader("else") as reader:
-            async for batch in reader.until_now():
-                await batch.done()
-        await log.trim()
-        await log.keep_in("else", "another lake")
-
     async def readers(log: Log, one: Partition) -> list[bytes]:
         return list(await log.redis.command("HGETALL", log.store(one).keys.readers))
 
@@ -439,6 +433,7 @@ def test_a_rewind_goes_back_to_no_place_that_the_archive_could_not_go_on_from(
 
     append(url, *["01"] * 6)
     with_log(url, trim_all)
+    with_log(url, lambda log: log.keep_in("else", "another lake"))
     assert archived(shelf, url).missing == 6
     append(url, *["00"] * 7)
     append(url, *["00"] * 3, tenant="gone")
