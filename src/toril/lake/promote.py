@@ -143,7 +143,7 @@ async def load(
     told = progress or Progress()
     refuse_part(generation)
     await _refuse_other(generation, service)
-    if (here := other_code(generation, service.generations.definition)) is not None:
+    if (here := other_code(generation, service.generations.program.definition)) is not None:
         told.other_code(generation.plan.code, here)
     rows = read(lake, generation)
     counts = rows.selectExpr("count(1)", "count_if(failed_version IS NOT NULL)")

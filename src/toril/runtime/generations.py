@@ -32,6 +32,7 @@ from toril.runtime.backend import (
 )
 from toril.runtime.names import generation_name, split_generation
 from toril.runtime.pipeline import Definition
+from toril.runtime.program import Program
 from toril.runtime.work import ProjectionWork
 
 AT_ONCE = 2000
@@ -119,27 +120,23 @@ class Generations:
     """See the module's text. Of the projections of one pipeline; ``name`` is always the projection's."""
 
     def __init__(self, definition: Definition, backend: Backend) -> None:
-        self._definition = definition
+        self.program = Program(definition)
+        """The pipeline whose projections these are of, as this program has it."""
         self._backend = backend
         self._store = backend.generations
         self._learnt = Learnt()
-
-    @property
-    def definition(self) -> Definition:
-        """The pipeline whose projections these are of, as this program has it."""
-        return self._definition
 
     # ------------------------------------------------------------------ what there is
 
     async def standings(self, name: str | None = None) -> list[GenerationStanding]:
         """How the generations of a projection, or of all of the pipeline, stand; the oldest first."""
-        names = [self._check(name)] if name is not None else self._projections()
+        names = [self.program.checked(name)] if name is not None else self.program.projections()
         seen, known = await self._store.all()
         found = []
         for each in names:
-            projection = self._full(each)
+            projection = self.program.full(each)
             numbers = {number for of, number in known if of == projection}
-            numbers |= {number for of, number in map(split_generation, self._works()) if of == each}
+            numbers |= {number for of, number in map(split_generation, self.program.works()) if of == each}
             current = seen_generation(projection, seen, known)
             for number in sorted({*numbers, current} - {0}):
                 made = known.get((projection, number), Generation())
@@ -149,7 +146,7 @@ class Generations:
     async def _standing(
         self, name: str, number: int, made: Generation, current: bool, within: int
     ) -> GenerationStanding:
-        processor = self._full(generation_name(name, number))
+        processor = self.program.full(generation_name(name, number))
         positions: Positions = {}
         behind = failed = 0
         if made.stage in ("reserved", "retired", "retiring"):
@@ -171,7 +168,7 @@ class Generations:
                 state = "current" if current else "ready" if behind <= within else "catching up"
             case stage:
                 state = stage
-        work = self.work(name, number, made)
+        work = self.program.work(name, number, made)
         return GenerationStanding(
             projection=name,
             number=number,
@@ -205,19 +202,19 @@ class Generations:
         be the same, or not be given. Refused where its states would be in the rows of another generation:
         of the same version, in the same store of their own.
         """
-        projection = self._full(self._check(name))
+        projection = self.program.full(self.program.checked(name))
         _, known = await self._store.all()
         if number is None:
-            number = self._next(name, known)
+            number = self.program.following(name, known)
         _check_number(number)
-        first = self._works().get(name)
+        first = self.program.works().get(name)
         if number == 1 and first is not None and first.start != "loaded":
             raise GenerationError(
                 f"generation 1 of {name!r} is built from the log by workers; the next one is "
-                f"{self._next(name, known)}"
+                f"{self.program.following(name, known)}"
             )
         if version is None:
-            version = max(work.projection.version for work in self._versions(name))
+            version = max(work.projection.version for work in self.program.versions(name))
         self._refuse_shared_rows(name, number, version, known)
         there = known.get((projection, number))
         if there is None:
@@ -232,7 +229,7 @@ class Generations:
         if there.stage != "reserved":
             raise GenerationError(
                 f"generation {number} of {name!r} is {_said(there)} already; the next one is "
-                f"{self._next(name, known)}"
+                f"{self.program.following(name, known)}"
             )
         if cut is not None and there.cut and there.cut != _plain(cut):
             raise GenerationError(f"generation {number} of {name!r} is being loaded, with another cut")
@@ -247,7 +244,7 @@ class Generations:
 
     async def _keep(self, name: str, number: int, made: Generation) -> Generation:
         """Keep the place of a generation that has none yet; where that cannot be, nobody has asked."""
-        projection, processor = self._full(name), self._full(generation_name(name, number))
+        projection, processor = self.program.full(name), self.program.full(generation_name(name, number))
         try:
             if not made.cut:
                 await self._store.hold(processor)
@@ -273,7 +270,7 @@ class Generations:
     async def finish(self, name: str, number: int) -> None:
         """All states have come: let workers go on from the cut."""
         made = await self._loading(name, number)
-        projection, processor = self._full(name), self._full(generation_name(name, number))
+        projection, processor = self.program.full(name), self.program.full(generation_name(name, number))
         if made.stage == "reserved":
             try:
                 await self._store.enlist(processor)
@@ -312,11 +309,11 @@ class Generations:
     async def _place(
         self, name: str, number: int, made: Generation, batch: Sequence[Rebuilt], done: Loaded
     ) -> None:
-        processor = self._full(generation_name(name, number))
-        work = self.work(name, number, made)
+        processor = self.program.full(generation_name(name, number))
+        work = self.program.work(name, number, made)
         own = work is not None and work.store is not None
-        if work is None and any(one.store is not None for one in self._versions(name)):
-            raise self._unknown(name, number, made)
+        if work is None and any(one.store is not None for one in self.program.versions(name)):
+            raise self.program.unknown(name, number, made)
         if work is not None and batch and batch[0].state:
             try:
                 work.projection.decode(batch[0].state)
@@ -333,7 +330,7 @@ class Generations:
 
     async def _loading(self, name: str, number: int) -> Generation:
         _, known = await self._store.all()
-        made = known.get((self._full(self._check(name)), number))
+        made = known.get((self.program.full(self.program.checked(name)), number))
         if made is None or (made.stage == "reserved" and not made.kept):
             raise GenerationError(
                 f"generation {number} of {name!r} has no place in the log: reserve one first"
@@ -347,13 +344,15 @@ class Generations:
         self, name: str, number: int, version: int, known: Mapping[tuple[str, int], Generation]
     ) -> None:
         """Refuse a generation that would go on from the states of another one, and change them."""
-        work = self.work(name, number, Generation(version=version))
+        work = self.program.work(name, number, Generation(version=version))
         if work is None or work.store is None:
             return
-        begun = {split_generation(one.name)[1] for one in self._versions(name) if one.start != "loaded"}
-        for other in sorted((begun | {n for of, n in known if of == self._full(name)}) - {number}):
-            made = known.get((self._full(name), other), Generation())
-            its = self.work(name, other, made)
+        begun = {
+            split_generation(one.name)[1] for one in self.program.versions(name) if one.start != "loaded"
+        }
+        for other in sorted((begun | {n for of, n in known if of == self.program.full(name)}) - {number}):
+            made = known.get((self.program.full(name), other), Generation())
+            its = self.program.work(name, other, made)
             has_rows = made.came or made.stage != "retired"
             if has_rows and its is not None and work.shares_rows(its):
                 raise GenerationError(
@@ -367,14 +366,14 @@ class Generations:
     async def ready(self, name: str, number: int, *, within: int = WITHIN) -> GenerationStanding:
         """How a generation stands; its state is ``ready`` where it is so few events behind at most."""
         seen, known = await self._store.all()
-        projection = self._full(self._check(name))
+        projection = self.program.full(self.program.checked(name))
         made = known.get((projection, number), Generation())
         current = seen_generation(projection, seen, known)
         return await self._standing(name, number, made, current == number, within)
 
     async def before(self, name: str) -> tuple[int, ...]:
         """Which generations readers saw before the one they see, each once, the last one last."""
-        return await self._store.before(self._full(self._check(name)))
+        return await self._store.before(self.program.full(self.program.checked(name)))
 
     async def switch(
         self, name: str, number: int, *, within: int = WITHIN, force: bool = False, back: bool = False
@@ -386,11 +385,11 @@ class Generations:
         where it is being loaded, or is retired, or was never begun. ``back``: go back to the one that they
         saw before, see :meth:`before`; refused where that was another one.
         """
-        projection = self._full(self._check(name))
+        projection = self.program.full(self.program.checked(name))
         seen, known = await self._store.all()
         before = seen_generation(projection, seen, known)
         if (projection, number) not in known:
-            declared = self._works().get(generation_name(name, number))
+            declared = self.program.works().get(generation_name(name, number))
             if declared is None:
                 raise GenerationError(f"there is no generation {number} of {name!r}")
             if declared.start == "loaded":
@@ -419,10 +418,10 @@ class Generations:
         Then what they saw in the one is in the other, but for what came during the last round trip. One that
         no worker runs is not waited for.
         """
-        before = await self._store.current(self._full(self._check(name)))
+        before = await self._store.current(self.program.full(self.program.checked(name)))
         if not before:
             return True
-        seen, own = (self._full(generation_name(name, each)) for each in (before, number))
+        seen, own = (self.program.full(generation_name(name, each)) for each in (before, number))
         partitions = await self._backend.partitions()
 
         async def behind() -> bool:
@@ -447,11 +446,11 @@ class Generations:
         Says how many aggregates had a state of it; ``progress`` is told so as it goes. One that is being
         loaded is given up. Where it was cut off, run it again. Its number is not used again.
         """
-        projection = self._full(self._check(name))
+        projection = self.program.full(self.program.checked(name))
         _, known = await self._store.all()
         made = known.get((projection, number))
         if made is None:
-            declared = self._works().get(generation_name(name, number))
+            declared = self.program.works().get(generation_name(name, number))
             if declared is None:
                 raise GenerationError(f"there is no generation {number} of {name!r}")
             made = Generation(version=declared.projection.version)
@@ -460,42 +459,31 @@ class Generations:
         made = msgspec.structs.replace(made, stage="retiring", came=True)
         if await self._store.dismiss(projection, number, made):
             raise GenerationError(f"readers see generation {number} of {name!r}: switch to another one first")
-        cleared = await self._store.clear(self._full(generation_name(name, number)), progress)
+        cleared = await self._store.clear(self.program.full(generation_name(name, number)), progress)
         gone = msgspec.structs.replace(made, stage="retired", cut={}, came=came or cleared > 0)
         await self._store.note(projection, number, gone)
         return cleared
 
-    # ------------------------------------------------------------------ which class
-
-    def work(self, name: str, number: int, made: Generation | None = None) -> ProjectionWork | None:
-        """What runs a generation: declared under its number, or by the class of its version."""
-        declared = self._works().get(generation_name(name, number))
-        if declared is not None:
-            return declared
-        if made is not None:
-            for work in self._versions(name):
-                if work.projection.version == made.version:
-                    return replace(work, name=generation_name(name, number), start="loaded")
-        return None
+    # ------------------------------------------------------------------ what this program can run
 
     async def learn(self) -> Learnt:
         """Find out which generations there are, so that this program can run and read them too."""
         _, known = await self._store.all()
         for (projection, number), made in known.items():
             pipeline, _, name = projection.partition("/")
-            if pipeline != self._definition.name or name not in self._projections():
+            if pipeline != self.program.definition.name or name not in self.program.projections():
                 continue
             own = generation_name(name, number)
-            processor = self._full(own)
-            if made.stage == "loaded" and own not in self._definition.works:
-                work = self.work(name, number, made)
+            processor = self.program.full(own)
+            if made.stage == "loaded" and own not in self.program.definition.works:
+                work = self.program.work(name, number, made)
                 if work is not None:
-                    self._definition.works[own] = work
+                    self.program.definition.works[own] = work
                     self._learnt.added.add(processor)
             elif made.stage in ("retiring", "retired"):
                 self._learnt.retired.add(processor)
                 if processor in self._learnt.added:
-                    self._definition.works.pop(own, None)
+                    self.program.definition.works.pop(own, None)
         return self._learnt
 
     async def reading(self, name: str) -> ProjectionWork:
@@ -507,53 +495,20 @@ class Generations:
 
     async def seen(self, name: str) -> ProjectionWork | None:
         """The same; None where they see none yet. The pointer is followed once."""
-        number = await self._store.current(self._full(name))
+        projection = self.program.full(name)
+        number = await self._store.current(projection)
         if not number:
             return None
         own = generation_name(name, number)
-        if own not in self._works():
+        if own not in self.program.works():
             await self.learn()
-        work = self._works().get(own)
+        work = self.program.works().get(own)
         if work is None:
             _, known = await self._store.all()
-            raise self._unknown(name, number, known.get((self._full(name), number), Generation()))
-        return work
-
-    def _unknown(self, name: str, number: int, made: Generation) -> ConfigurationError:
-        has = ", ".join(sorted({str(work.projection.version) for work in self._versions(name)}))
-        return ConfigurationError(
-            f"generation {number} of {name!r} is made by version {made.version or 'unknown'} of the "
-            f"projection, and this program has: {has}"
-        )
-
-    def _works(self) -> dict[str, ProjectionWork]:
-        works = self._definition.works
-        return {name: work for name, work in works.items() if isinstance(work, ProjectionWork)}
-
-    def _projections(self) -> list[str]:
-        return list(dict.fromkeys(split_generation(name)[0] for name in self._works()))
-
-    def _versions(self, name: str) -> list[ProjectionWork]:
-        """What this program has of a projection, the first generation first."""
-        return [work for own, work in self._works().items() if split_generation(own)[0] == name]
-
-    def _full(self, name: str) -> str:
-        return f"{self._definition.name}/{name}"
-
-    def _check(self, name: str) -> str:
-        if name not in self._projections():
-            known = ", ".join(self._projections()) or "none"
-            raise ConfigurationError(
-                f"pipeline {self._definition.name!r} has no projection {name!r}; it has: {known}"
+            raise self.program.unknown(
+                name, number, known.get((self.program.full(name), number), Generation())
             )
-        return name
-
-    def _next(self, name: str, known: Mapping[tuple[str, int], Generation]) -> int:
-        projection, first = self._full(name), self._works().get(name)
-        if first is not None and first.start == "loaded" and (projection, 1) not in known:
-            return 1
-        numbers = [number for of, number in known if of == projection]
-        return max([1, *numbers]) + 1
+        return work
 
 
 async def _batches(states: Iterable[Rebuilt] | AsyncIterable[Rebuilt]) -> AsyncIterator[list[Rebuilt]]:
