@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from tests.conftest import SEED
 from tests.lake.span_parts import T0, Row, chance_events, frame, live
+from toril.lake import summaries
 from toril.lake.lake import Lake, Record
 from toril.lake.serving import ask
 from toril.lake.spans import spans_of
@@ -88,14 +89,27 @@ def test_live_is_batch_for_the_table_of_summaries_whatever_comes_late(lake: Lake
     step.write(lake, lake.batches(SPANS, 3, 4), Record(batch=4, source=4))
     assert lake.version(TRACE_SUMMARIES) == before
 
-    changes = (
-        lake.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", before)
-    )
+    # One without spans is recorded, and the table is not looked through for it.
+    add(lake, [], 5)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(summaries, "merge_into", _not_called)
+        empty = step.once(lake)
+    assert empty is not None
+    assert (lake.last(TRACE_SUMMARIES), empty.batch, empty.source) == (empty, 5, 5)
+    assert lake.version(TRACE_SUMMARIES) == before + 1
+    assert lake.read(TRACE_SUMMARIES).count() == len(there)
+
+    feed = lake.spark.read.format("delta").option("readChangeFeed", "true")
+    changes = feed.option("startingVersion", before).option("endingVersion", before)
     kinds = {row["_change_type"] for row in changes.load(lake.place(TRACE_SUMMARIES)).collect()}
     assert kinds == {"update_preimage", "update_postimage"}
     _read_elsewhere(
         Path(lake.place(TRACE_SUMMARIES)), len(there), sum(row["spans"] for row in there.values())
     )
+
+
+def _not_called(*_: object) -> str:
+    raise AssertionError("there is nothing to merge")
 
 
 def _read_elsewhere(place: Path, traces: int, spans: int) -> None:

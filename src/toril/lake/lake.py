@@ -293,6 +293,10 @@ class Lake:
         with explained(self.place(table)):
             writer.save(self.place(table))
 
+    def append_nothing(self, table: Table, record: Record) -> None:
+        """Record a batch that has no rows."""
+        self.append(self.read(table).limit(0), table, record)
+
     @contextmanager
     def recording(self, table: Table, record: Record) -> Iterator[None]:
         """The one statement in it (a MERGE, say) is this batch of a table: it is done once.
@@ -314,7 +318,7 @@ class Lake:
             for key in settings:
                 conf.unset(key)
         if self.last(table).batch < record.batch:
-            self.append(self.read(table).limit(0), table, record)
+            self.append_nothing(table, record)
 
     @contextmanager
     def keeping_record(self, table: Table | str) -> Iterator[None]:

@@ -55,8 +55,8 @@ class RollupsStep(Step):
             periods = sorted(row["period"] for row in part.select("period").distinct().collect())
             if periods:
                 _merge(lake, part, periods, record)
-            else:  # a MERGE of nothing leaves no commit, and so no record
-                lake.append(part, ROLLUPS, record)
+            else:
+                lake.append_nothing(ROLLUPS, record)
         finally:
             part.unpersist()
 

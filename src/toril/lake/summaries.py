@@ -120,6 +120,9 @@ class SummariesStep(Step):
         parts = parts_of(rows).persist()
         try:
             places = _places(lake, parts)
+            if places is None:
+                lake.append_nothing(TRACE_SUMMARIES, record)
+                return
             # As a column of what is kept, the number is no part of the code that Spark makes for the
             # statement: it is made once for all batches.
             parts.withColumn("batch", lit(record.batch).cast("bigint")).createOrReplaceTempView(_VIEW)
@@ -147,16 +150,24 @@ def summaries_of(spans: DataFrame) -> DataFrame:
     return parts.selectExpr(*KEYS, "events AS version", *shown, f"{state} AS state", "day")
 
 
-def _places(lake: Lake, parts: DataFrame) -> str:
-    """Where the traces of a batch can be: a condition on ``t.day``. See the module's text."""
-    (oldest,) = parts.selectExpr("min(day)").collect()[0]
+_IS_PART = "first_version > 1 OR events <> version"
+"""What is true of a trace of which the batch lacks a version before its last one: other spans came before."""
+
+
+def _places(lake: Lake, parts: DataFrame) -> str | None:
+    """Where the traces of a batch can be: a condition on ``t.day``; None where there are no traces.
+
+    See the module's text.
+    """
+    oldest, in_part = parts.selectExpr("min(day)", f"count_if({_IS_PART})").collect()[0]
     if oldest is None:
-        return "true"
+        return None
     first = oldest - MARGIN
     since = f"t.day >= DATE'{first}'"
+    if not in_part:
+        return since
     there = lake.read(TRACE_SUMMARIES).select(*KEYS, "day").alias("t")
-    is_part = "first_version > 1 OR events <> version"
-    lost = parts.where(is_part).select(*KEYS).join(there.where(since), list(KEYS), "left_anti").persist()
+    lost = parts.where(_IS_PART).select(*KEYS).join(there.where(since), list(KEYS), "left_anti").persist()
     try:
         if lost.isEmpty():
             return since
