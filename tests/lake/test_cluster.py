@@ -133,6 +133,7 @@ def submit(master: str, url: str, lake: Lake, folder: Path, package: str) -> Non
     told.mkdir()
     given = {
         **on_cluster(lake.path, package),
+        "spark.cores.max": "1",
         "spark.sql.shuffle.partitions": "3",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
