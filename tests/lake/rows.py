@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame
 
+from toril.lake import sending
 from toril.lake.lake import Lake, Record
 from toril.lake.tables import EVENTS, LOG_COLUMNS
 
@@ -56,3 +59,18 @@ def as_texts(frame: DataFrame, without: Iterable[str] = ("batch", "recorded_day"
 
 def _plain(value: Any) -> Any:
     return sorted(value.items()) if isinstance(value, dict) else value
+
+
+@contextmanager
+def at_most_sent_round(most: int) -> Iterator[list[DataFrame]]:
+    """Where so many keys may be sent to every task: what is."""
+    sent: list[DataFrame] = []
+
+    def send(keys: DataFrame) -> DataFrame:
+        sent.append(keys)
+        return keys
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sending, "broadcast", send)
+        patched.setattr(sending, "SENT_ROUND", most)
+        yield sent

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.conftest import SCALE, SEED
+from tests.lake.rows import at_most_sent_round
 from tests.lake.span_parts import Row, assert_same, chance_events, collected, frame, live, row_of
 from toril.errors import InvalidValue
 from toril.events import (
@@ -468,7 +469,10 @@ def test_aggregates_with_other_events_are_folded_and_their_versions_count(
     events = frame(spark, some)
     expected = live(TraceSummary, some)
     assert [expected["acme", ident][0] - last[ident] for ident in bodies] == [1, 0]
-    assert_same(expected, collected(states(TraceSummary, events, spans_of(events))))
+    for most, times in ((1000, 1), (0, 0)):
+        with at_most_sent_round(most) as sent:
+            assert_same(expected, collected(states(TraceSummary, events, spans_of(events))))
+        assert len(sent) == times
 
 
 # ---------------------------------------------------------------------- which engine

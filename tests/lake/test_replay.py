@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from tests.conftest import Servers, emptied
 from tests.lake import filling
+from tests.lake.rows import at_most_sent_round
 from tests.lake.shop import Basket, BasketInCents, Shop, archive, during, folded, states
 from tests.lake.span_events import a_span, body_of
 from tests.queue.audit import until
@@ -20,7 +21,6 @@ from toril import connect
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.events import AnyEvent
-from toril.lake import replay as replaying
 from toril.lake.archive import GROUP
 from toril.lake.diff import Diff
 from toril.lake.errors import LakeError, NotWhole, OtherWriter
@@ -351,15 +351,7 @@ def test_what_people_decided_live_is_decided_the_same_in_replay(url: str, lake: 
 
 def sent_round(lake: Lake, made: Generation, shop: Shop, most: int) -> int:
     """How often a check has keys sent to every task, where so many may be; it finds the same."""
-    sent = []
-
-    def send(rows: DataFrame) -> DataFrame:
-        sent.append(rows)
-        return rows
-
-    with pytest.MonkeyPatch.context() as patched, history(lake, shop.url, "log", made.plan.cut) as all_of_it:
-        patched.setattr(replaying, "broadcast", send)
-        patched.setattr(replaying, "SENT_ROUND", most)
+    with at_most_sent_round(most) as sent, history(lake, shop.url, "log", made.plan.cut) as all_of_it:
         assert check_whole(lake, made.plan, all_of_it, shop.subjects[NAME]) == (made.rows, made.failed)
     return len(sent)
 

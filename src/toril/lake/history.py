@@ -72,8 +72,7 @@ class History:
     door: Door
     partitions: int
     """A number that divides the number of partitions in each epoch: so many portions there can be."""
-    held: list[DataFrame] = field(default_factory=list)
-    """What Spark keeps for it meanwhile."""
+    _held: list[DataFrame] = field(default_factory=list)
     _read: DataFrame | None = None
 
     @property
@@ -118,12 +117,22 @@ class History:
         kept = self._upto_cut(self.lake.batches(SPANS, 0, self.spanned.batch)).where(wanted).select(*names)
         rest = self._parts(self.spanned.source, SPAN_AGGREGATE, filters, portion)
         # Looked at twice: for spans, and for what is none.
-        read = read_spans(rest).persist()
-        self.held.append(read)
+        read = self.keep(read_spans(rest))
         others = self.events(SPAN_AGGREGATE, filters, portion).where(f"event_type <> '{SPAN_RECORDED}'")
         refused = self.lake.read(QUARANTINE).where(wanted)
         aside = [frame.select(*KEYS) for frame in (others, refused, read.where("reason IS NOT NULL"))]
         return kept.unionByName(spans_in(read).select(*names)), reduce(DataFrame.union, aside).distinct()
+
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """Rows that are looked at more than once: Spark keeps them while this history is open."""
+        kept = rows.persist()
+        self._held.append(kept)
+        return kept
+
+    def let_go(self) -> None:
+        """Keep nothing any more."""
+        while self._held:
+            self._held.pop().unpersist()
 
     def skipped(
         self, processor: str, tenant: str | None = None, until: int | None = None
@@ -157,8 +166,7 @@ class History:
         if self._read is None:
             have = self.archived.positions
             after = {name: have.get(name, (START.ordinal, START.id)) for name in self.hot}
-            self._read = read_log(self.lake.spark, self.url, self.log, after, self.hot).persist()
-            self.held.append(self._read)
+            self._read = self.keep(read_log(self.lake.spark, self.url, self.log, after, self.hot))
         return self._read
 
 
@@ -188,8 +196,7 @@ def history(
         try:
             yield made
         finally:
-            for frame in made.held:
-                frame.unpersist()
+            made.let_go()
             keeping.cancel()
             door.do(floors.remove())
 

@@ -16,7 +16,6 @@ from itertools import groupby, islice
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.functions import broadcast
 
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
@@ -25,6 +24,7 @@ from toril.lake.errors import LakeError
 from toril.lake.generations import Generation, read, remove
 from toril.lake.history import KEYS, history
 from toril.lake.lake import Lake
+from toril.lake.sending import sent_round
 from toril.lake.subjects import Code, code_of, version_said
 from toril.runtime.backend import Rebuilt
 from toril.runtime.generations import WITHIN, GenerationBehind, GenerationStanding, Loaded
@@ -287,7 +287,7 @@ async def _rebuilt(
 ) -> AsyncGenerator[Rebuilt]:
     """States as the live store takes them; a few at a time are here."""
     if failed:
-        there = stopped(lake, generation, rows, url)
+        there = stopped(lake, generation, rows, url, failed)
         loop = asyncio.get_running_loop()
         # One thread: what closes it comes after what it is doing.
         with ThreadPoolExecutor(1) as thread:
@@ -304,23 +304,22 @@ async def _rebuilt(
 
 
 def stopped(
-    lake: Lake, generation: Generation, rows: DataFrame, url: str | None
+    lake: Lake, generation: Generation, rows: DataFrame, url: str | None, count: int
 ) -> Generator[Rebuilt, None, None]:
-    """Aggregates with an event that the projection could not take, with that one and those up to the cut.
+    """So many aggregates with an event that the projection could not take, with all from that up to the cut.
 
     They come in portions, as there may be many of them.
     """
     failed = rows.where("failed_version IS NOT NULL")
     with history(lake, url, generation.plan.log, generation.plan.cut) as all_of_it:
-        reached = failed.selectExpr(*KEYS, "version AS reached")
-        events = all_of_it.events().join(broadcast(reached), list(KEYS)).where("version > reached")
+        reached = sent_round(failed.selectExpr(*KEYS, "version AS reached"), count)
+        events = all_of_it.events().join(reached, list(KEYS)).where("version > reached")
         # First the state, and then what comes after it.
         zero = "CAST(0 AS bigint)"
         parts = failed.selectExpr(
             *KEYS, "version AS reached", f"{zero} AS place", f"{zero} AS recorded_at", "state AS value"
         ).union(events.selectExpr(*KEYS, "reached", "version", "recorded_at", "body"))
-        parts.persist()
-        all_of_it.held.append(parts)
+        parts = all_of_it.keep(parts)
         (size,) = parts.selectExpr(f"sum(coalesce(length(value), 0) + {ROW_BYTES})").collect()[0]
         order = (*KEYS, "place")
         # One of Spark's partitions at a time is here.

@@ -26,6 +26,7 @@ from toril.lake.history import KEYS, WHOLE, History, Portion, history
 from toril.lake.lake import Lake, Record
 from toril.lake.problems import SPARKS
 from toril.lake.progress import Tasks, watching
+from toril.lake.sending import sent_round
 from toril.lake.sessions import spread
 from toril.lake.shown import shown_columns, with_shown
 from toril.lake.source.told import told as told_by_spark
@@ -39,9 +40,6 @@ from toril.runtime.redis import RedisBackend
 
 EVENTS_IN_PORTION = 50_000_000
 """Events of history in one portion, about: what is lost at most, should a replay be stopped."""
-
-SENT_ROUND = 100_000
-"""Keys of aggregates that are sent to every task, at most. They go through this machine's memory."""
 
 
 class Progress:
@@ -196,7 +194,8 @@ def states_of(
     if skipped:
         keys = [tuple(key.split(":", 2)) for key in skipped]
         aside = aside.union(all_of_it.lake.spark.createDataFrame(keys, f"{' string, '.join(KEYS)} string"))
-    return states(subject.projection, events, rows, force="native", aside=aside, whole=whole)
+    keep = all_of_it.keep
+    return states(subject.projection, events, rows, force="native", aside=aside, whole=whole, keep=keep)
 
 
 def _marked(events: DataFrame, skipped: Mapping[str, set[int]]) -> DataFrame:
@@ -329,9 +328,7 @@ def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) ->
         return counted
     events = all_of_it.events(subject.aggregate_type)
     if row["failed"]:
-        if row["failed"] <= SENT_ROUND:
-            failed = broadcast(failed)
-        events = events.join(failed, list(KEYS), "left_anti")
+        events = events.join(sent_round(failed, row["failed"]), list(KEYS), "left_anti")
     there = events.count()
     if there != row["versions"]:
         raise NotWhole(

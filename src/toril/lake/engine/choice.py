@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import broadcast
 
 from toril.errors import InvalidValue
 from toril.events.declared import DeclaredProjection
@@ -16,6 +16,7 @@ from toril.lake.engine.fold import KEYS, folded
 from toril.lake.engine.native import Native, compiled, encoded
 from toril.lake.engine.typing import SPANS_TYPED, Typing
 from toril.lake.quoting import quoted
+from toril.lake.sending import sent_round
 
 Engine = Literal["native", "fold"]
 
@@ -74,6 +75,7 @@ def states(
     aside: DataFrame | None = None,
     upcasters: Upcasters | None = None,
     whole: bool = False,
+    keep: Callable[[DataFrame], DataFrame] = DataFrame.persist,
 ) -> DataFrame:
     """The states of all aggregates, encoded as live, as :data:`~toril.lake.engine.fold.FOLDED`.
 
@@ -81,6 +83,7 @@ def states(
     Aggregates with an event that is not among the rows (it is of another type, or cannot be read), or that
     may be an error, are folded. ``aside`` are the keys of others that have some: those in quarantine.
     ``whole``: of each aggregate they are all, from the first on, and where they are not, that is an error.
+    ``keep``: what has Spark keep the keys of those that are folded. They are counted, and then looked at.
     """
     if rows is None or engine_for(projection, typing, force).engine == "fold":
         engine_for(projection, None, force)  # native cannot be had without rows
@@ -94,7 +97,8 @@ def states(
         slow = slow.union(native.wrong_rows(rows).select(*typing.keys))
     if aside is not None:
         slow = slow.union(aside.select("tenant", "aggregate_id"))
-    slow = broadcast(slow.distinct())
+    slow = keep(slow.distinct())
+    slow = sent_round(slow, slow.count())
     by_row = slow.withColumnRenamed("aggregate_id", typing.aggregate_id)
     quick = native.gather(rows.join(by_row, list(typing.keys), "left_anti"))
     slowly = of_type.join(slow, ["tenant", "aggregate_id"], "left_semi")
