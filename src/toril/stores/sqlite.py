@@ -34,8 +34,9 @@ class SqliteColdStore:
         )
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file, when no thread works on it any more: one may, whose asker was cancelled."""
+        with self._one_at_a_time:
+            self._file.close()
 
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def locked() -> T:
