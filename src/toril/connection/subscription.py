@@ -51,6 +51,7 @@ class Subscription:
         self._topology = topology
         self._wanted = {channel.encode(): channel for channel in channels}
         self._lines: dict[Node, _Line] = {}
+        self._took_away: set[Node] = set()
         self._news: set[Key] = set()
         self._told = asyncio.Event()
         self._called = asyncio.Event()
@@ -146,6 +147,11 @@ class Subscription:
 
     async def _compare(self) -> None:
         """Give every line the channels of its server; open and close lines as that needs it."""
+        while self._took_away:
+            node = self._took_away.pop()
+            if isinstance(self._topology, ClusterTopology):
+                # A primary that became a replica would take the channels again, and never ring.
+                await self._topology.learn_from(node)
         for node in [node for node, line in self._lines.items() if line.task.done()]:
             self._lines.pop(node).task.result()
             await self._look_again(node)
@@ -159,7 +165,9 @@ class Subscription:
         await _end([self._lines.pop(node) for node in self._lines.keys() - homes.keys()])
         for node, channels in homes.items():
             if node not in self._lines:
-                self._lines[node] = _Line(node, self._ring, self._moved, self._called.set)
+                self._lines[node] = _Line(
+                    node, self._ring, self._moved, self._took_away.add, self._called.set
+                )
             self._lines[node].assign(channels)
         if homeless:
             await self._look_again(None)
@@ -187,12 +195,14 @@ class _Line:
         node: Node,
         ring: Callable[[bytes], None],
         moved: Callable[[str, Node], None],
+        took_away: Callable[[Node], None],
         call_keeper: Callable[[], None],
     ) -> None:
         self.heard: set[bytes] = set()
         self._node = node
         self._ring = ring
         self._moved = moved
+        self._took_away = took_away
         self._call_keeper = call_keeper
         self._assigned: set[bytes] = set()
         self._leaving: set[bytes] = set()
@@ -259,7 +269,8 @@ class _Line:
             self._ring(raw)
         elif kind == b"sunsubscribe":
             if raw not in self._leaving:
-                self._lose(raw)  # its slot has moved
+                self._took_away(self._node)  # its slot has moved, or the server is no primary any more
+                self._lose(raw)
                 return True
             self._leaving.discard(raw)
         return False

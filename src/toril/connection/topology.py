@@ -191,6 +191,12 @@ class ClusterTopology(Topology):
                 raise NotSent(CLOSED) from None
             raise
 
+    async def learn_from(self, node: Node) -> None:
+        """Take the map as this server has it: it has just said that something of its own has changed."""
+        view = await self._ask_for_view(node.address)
+        if isinstance(view, _View):
+            self._adopt(view)
+
     def _start_looking(self) -> None:
         if self._looking is None and not self._closed:
             self._looking = asyncio.create_task(self._look())
