@@ -363,7 +363,7 @@ def together(step: Step, meeting: Barrier) -> Step:
 def test_exactly_once_by_two_runs_at_the_same_time(lake: Lake, servers: Servers, rng: random.Random) -> None:
     """Of each batch that both write, one is there; at the first of each table they are known to meet."""
     url = emptied(servers.get("valkey-standalone")).url
-    numbers = list(range(round(120 * SCALE)))
+    numbers = list(range(round(60 * SCALE)))
     rng.shuffle(numbers)
 
     async def fill(log: Log) -> None:
@@ -375,7 +375,7 @@ def test_exactly_once_by_two_runs_at_the_same_time(lake: Lake, servers: Servers,
     ends, meetings = source.tails(url, "log"), [Barrier(2) for _ in range(4)]
     with ExitStack() as stack:
         runs = []
-        for most in (40, 50):
+        for most in (30, 40):
             steps = [EventsStep(url, until=ends, most=most), SpansStep(), SummariesStep(), RollupsStep()]
             runs.append(Run(lake, list(map(together, steps, meetings)), once=True))
             stack.enter_context(runs[-1])

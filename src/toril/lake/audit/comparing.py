@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -75,6 +75,22 @@ def _texts(rows: DataFrame, keys: Sequence[str], name: str) -> DataFrame:
             text = f"CAST({quoted} AS STRING)"
         made.append(f"'{each.name}', {text}")
     return rows.select(*keys, expr(f"named_struct({', '.join(made)}) AS {name}"))
+
+
+def note_kinds(
+    check: Check, rows: DataFrame, kinds: Iterable[tuple[str, str, str]], *others: str, shown: Sequence[str]
+) -> list[int]:
+    """Note how many rows are of each kind, and some of them: kinds are name, condition and reason.
+
+    Returns of how many rows each of the ``others`` is true. All are counted at once.
+    """
+    known = list(kinds)
+    asked = [*(condition for _, condition, _ in known), *others]
+    (found,) = rows.agg(*(expr(f"count_if({one}) AS `{place}`") for place, one in enumerate(asked))).collect()
+    for (kind, condition, reason), count in zip(known, found, strict=False):
+        if count:
+            check.add(kind, count, reason, some(rows.where(condition).select(*shown)))
+    return list(found[len(known) :])
 
 
 def some(rows: DataFrame) -> list[dict[str, Any]]:

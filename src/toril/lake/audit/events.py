@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.functions import expr
 
-from toril.lake.audit.comparing import compare, some
+from toril.lake.audit.comparing import compare, note_kinds, some
 from toril.lake.audit.found import Check
 from toril.lake.audit.holes import find_holes
 from toril.lake.audit.looking import AGGREGATE, PLACE, Looking, Skip
@@ -46,15 +46,17 @@ def versions(work: Looking, check: Check) -> None:
         )
         .cache()
     )
+    older = f"first > 1 AND versions = last - first + 1 AND {_is_late(work)}"
+    kinds = (
+        ("version twice", "events > versions", TWICE_VERSION),
+        ("version missing", f"versions < last AND NOT ({older})", MISSING_VERSION),
+    )
     try:
-        check.looked = seen.count()
-        twice = seen.where("events > versions").drop("place")
-        check.add("version twice", twice.count(), TWICE_VERSION, some(twice))
-        older = f"first > 1 AND versions = last - first + 1 AND {_is_late(work)}"
-        if count := seen.where(older).count():
-            check.notes.append(OLDER_VERSIONS.format(count))
-        gap = seen.where(f"versions < last AND NOT ({older})").drop("place")
-        check.add("version missing", gap.count(), MISSING_VERSION, some(gap))
+        check.looked, late = note_kinds(
+            check, seen, kinds, "true", older, shown=[name for name in seen.columns if name != "place"]
+        )
+        if late:
+            check.notes.append(OLDER_VERSIONS.format(late))
     finally:
         seen.unpersist()
 
@@ -63,9 +65,10 @@ def ordinals(work: Looking, check: Check) -> None:
     """Every partition has ordinals 1, 2, 3 … once each, up to where the table says it is."""
     rows = work.read(EVENTS).select(*PLACE)
     groups = rows.groupBy(*PLACE).count()
-    twice = groups.where("count > 1")
-    check.add("place twice", twice.count(), TWICE_PLACE, some(twice))
-    ends = groups.groupBy(*PLACE[:2]).agg(expr("max(ordinal) AS last"), expr("count(1) AS events")).collect()
+    said = ("max(ordinal) AS last", "count(1) AS events", "count_if(count > 1) AS twice")
+    ends = groups.groupBy(*PLACE[:2]).agg(*map(expr, said)).collect()
+    if twice := sum(row["twice"] for row in ends):
+        check.add("place twice", twice, TWICE_PLACE, some(groups.where("count > 1")))
     last = {Partition(row["log_epoch"], row["log_partition"]): row["last"] for row in ends}
     positions = {Partition.parse(name): place[0] for name, place in work.record.positions.items()}
     check.looked = sum(row["events"] for row in ends)

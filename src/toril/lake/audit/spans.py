@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.functions import expr
 
-from toril.lake.audit.comparing import compare, some
+from toril.lake.audit.comparing import compare, note_kinds
 from toril.lake.audit.found import Check
 from toril.lake.audit.looking import PLACE, Looking
 from toril.lake.lake import Record
@@ -65,10 +65,7 @@ def spans(work: Looking, check: Check) -> None:
         .cache()
     )
     try:
-        check.looked = counted.where("due > 0").count()
-        for kind, condition, reason in _SPAN_KINDS:
-            found = counted.where(condition)
-            check.add(kind, found.count(), reason, some(found))
+        (check.looked,) = note_kinds(check, counted, _SPAN_KINDS, "due > 0", shown=counted.columns)
     finally:
         counted.unpersist()
     again = refused.where("requeued_at IS NOT NULL").select(*PLACE)
