@@ -63,9 +63,11 @@ import shop
 
 async def main():
     async with shop.sourcing:
-        for amount in (1, 13, 5):
-            await shop.orders.commands.place.send({"order": "o-1", "amount": amount}, tenant="acme")
+        for amount in (1, 13, 5):  # one by one: what is sent is executed in no order
+            await shop.orders.commands.place.execute({"order": "o-1", "amount": amount}, tenant="acme")
         await shop.orders.commands.place.send({"order": "o-2", "amount": 7}, tenant="acme")
+        while not (await shop.orders.service.get_events("acme", "o-2")).events:
+            await asyncio.sleep(0.05)
 
 asyncio.run(main())
 """
