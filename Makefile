@@ -22,7 +22,7 @@ demo: parts-for-demo jars ## see the promises kept, on servers of its own
 
 .PHONY: test
 test: parts-for-tests lint jars ## run every check: the linters, the types, the layers, the tests
-	.venv/bin/pytest -n 2 --dist loadfile --timeout=600
+	.venv/bin/pytest -n 2 --dist loadfile --timeout=600 --durations=40
 
 .PHONY: lint
 lint: venv ## run the checks that need no server: ruff, mypy, import-linter

@@ -85,8 +85,8 @@ def on_cluster(path: str, wheel: str) -> dict[str, str]:
         "spark.sql.warehouse.dir": f"{path}-warehouse",  # else it is a folder here
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "6",
-        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        "spark.default.parallelism": "2",  # a task for each worker
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",  # in a storm
     }
 
 
@@ -100,7 +100,12 @@ def main(master: str, url: str, path: str, *wheel: str) -> None:
         run.wait()
     assert not run.problems, run.problems
     print("archived", flush=True)
-    for subject, engine, progress in ((SLOW, "fold", Says()), (TRACE_SUMMARY, "native", None)):
+    # The slow one has several tasks one after the other, so that there is a middle of it.
+    for subject, engine, tasks, progress in (
+        (SLOW, "fold", 6, Says()),
+        (TRACE_SUMMARY, "native", 2, None),
+    ):
+        spark.conf.set("spark.sql.shuffle.partitions", tasks)
         made = replay(lake, subject, url=url, engine=engine, progress=progress)
         print("replayed", made.plan.name, made.rows, flush=True)
     if not wheel:

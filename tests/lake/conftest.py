@@ -14,22 +14,14 @@ from tests import java
 from toril.lake.lake import Lake
 from toril.lake.sessions import session
 
-SMALL = {
-    "spark.ui.enabled": "false",
-    "spark.driver.memory": "3g",
-    # Of few rows more parts are more work, and no sooner done.
-    "spark.default.parallelism": "1",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.databricks.delta.snapshotPartitions": "1",
-}
-"""As for one core. There are two: some tests hold a task, and go on beside it."""
-
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SPARK_SUBMIT_OPTS", java.LONG)
-        made = session("local[2]", name="toril-tests", conf=SMALL)
+        conf = {"spark.ui.enabled": "false", "spark.driver.memory": "3g"}
+        # Two cores, though one would do for the rows: some tests hold a task, and go on beside it.
+        made = session("local[2]", name="toril-tests", conf=conf)
     yield made
     made.stop()
 

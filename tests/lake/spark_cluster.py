@@ -21,6 +21,7 @@ from pyspark.find_spark_home import _find_spark_home
 
 from tests import java
 from toril.connection.server import free_port
+from toril.lake.given import at_start
 from toril.lake.sessions import settings
 
 T = TypeVar("T")
@@ -121,7 +122,7 @@ def connect_server() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="toril-connect-", ignore_cleanup_errors=True) as place:
         port = free_port()
         given = {
-            **settings("local[2]"),
+            **settings("local[2]", at_start()),
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),
             "spark.ui.enabled": "false",
