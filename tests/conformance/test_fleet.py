@@ -56,7 +56,6 @@ from tests.conftest import SCALE
 from tests.queue.audit import until
 from toril import Connection, connect
 from toril.queue.events import QueueEvents
-from toril.queue.store import wall_clock
 from toril.testing import Cluster, Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -467,46 +466,3 @@ async def test_node_agrees_how_families_end(stage: Stage, policy: str) -> None:
     assert problems == known
     left = truth.get("bull:{fleet}:waiting-children", Key("zset", [])).value
     assert bool(left) == (policy == "none"), left
-
-
-# ---------------------------------------------------------------------- schedulers
-
-SCHEDULERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "every": ({"every": 150, "limit": 4}, {"name": "tick", "data": {"script": OK}}),
-    "retried": (
-        {"every": 150, "limit": 3},
-        {
-            "data": {"script": {"kind": "failTimes", "times": 1}},
-            "opts": {"attempts": 2, "backoff": {"type": "fixed", "delay": 20}},
-        },
-    ),
-    "failing": ({"every": 150, "limit": 3}, {"data": {"script": BAD}, "opts": {"removeOnFail": 1}}),
-    "pattern": ({"pattern": "* * * * * *", "limit": 2}, {"name": "cron", "data": {"script": OK}}),
-    "zone": (
-        {"pattern": "*/1 * * * * *", "tz": "Asia/Kolkata", "limit": 2},
-        {"data": {"script": OK}, "opts": {"priority": 4, "keepLogs": 1}},
-    ),
-}
-
-
-async def upsert(stage: Stage, scheduler: str, repeat: Json, template: Json) -> None:
-    await stage.node.call(
-        "upsertJobScheduler", queue=NAME, scheduler=scheduler, repeat=repeat, template=template
-    )
-
-
-async def schedule(stage: Stage, worker: Kind) -> dict[str, Key]:
-    await stage.clear()
-
-    async def between_seconds() -> bool:
-        return 50 < wall_clock() % 1000 < 500
-
-    await until(between_seconds, "a moment when no pattern is due")
-    for scheduler, (repeat, template) in SCHEDULERS.items():
-        await upsert(stage, scheduler, repeat, template)
-    # what BullMQ 5 still takes of its former repeatable jobs, and keeps as a scheduler
-    former = {"repeat": {"every": 150, "limit": 3}}
-    await stage.player("node").add("former", {"script": OK}, former)
-    async with stage.working(worker, concurrency=5):
-        await stage.idle()
-    return stage.ending()

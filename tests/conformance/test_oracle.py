@@ -435,7 +435,7 @@ async def test_the_process_ends_when_its_input_does(server: Server) -> None:
     await side.call("startWorker", name="w", queue="q", processor={"kind": "ok"})
     await side.call("startListener", name="l", queue="q")
     await side.execute(Fetch(token="t1"))
-    await asyncio.wait_for(oracle.close(), 5)
+    await asyncio.wait_for(oracle.close(), 30)
     side.store.close()
     assert oracle.ended_with == 0
 

@@ -406,6 +406,11 @@ async def test_servers_that_point_at_each_other_are_waited_for(binary: Path | No
             for server in nodes.servers:
                 server.ask("CONFIG", "RESETSTAT")
             source.ask("CLUSTER", "SETSLOT", ONE.slot, "NODE", name)
+            await until(
+                lambda: all(
+                    b"cmdstat_ssubscribe:" in server.ask("INFO", "commandstats") for server in nodes.servers
+                )
+            )
             await stays_quiet(rings, 1.0)
             tried = [server.ask("INFO", "commandstats").decode() for server in nodes.servers]
             calls = [int(said.split("cmdstat_ssubscribe:calls=")[1].split(",")[0]) for said in tried]

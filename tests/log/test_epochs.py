@@ -213,7 +213,7 @@ async def test_a_reader_that_has_not_crossed_yet_goes_on_when_the_old_epoch_was_
     seen: list[int] = []
 
     async def read() -> None:
-        async with other.reader(name, silent=1) as reader:
+        async with other.reader(name, silent=6) as reader:
             async for batch in reader:
                 seen.extend(entry.version for entry in batch.entries)
                 await batch.done()

@@ -32,7 +32,7 @@ async def test_no_job_lost_a_worker_that_lost_its_lock_cannot_finish(
     done, and when it is gone."""
     queue = Queue(NAME, redis)
     settings = Settings(
-        url=server.url, queue=NAME, name="slow", concurrency=3, lock_ms=2000, sweep_ms=200, stubborn=True
+        url=server.url, queue=NAME, name="slow", concurrency=3, lock_ms=5000, sweep_ms=200, stubborn=True
     )
     victim = Victim(settings)
     other = Worker(NAME, redis, concurrency=3, stalled_interval=200, max_stalled_count=10)

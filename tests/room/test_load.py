@@ -117,7 +117,7 @@ async def test_one_of_several_doorkeepers_sets_the_rate_and_another_takes_over(r
     await room.create(Settings(main=LaneSettings(rate=1)))
     signals = [Fixed(throughput=30, lag=15), Fixed(throughput=60, lag=30)]
     first, second = (
-        Doorkeeper(room, every=0.02, follow=Follow(signal=signal, every=0.02)) for signal in signals
+        Doorkeeper(room, every=0.02, follow=Follow(signal=signal, every=1.0)) for signal in signals
     )
 
     async def rate() -> float:

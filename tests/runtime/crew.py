@@ -139,17 +139,18 @@ def check_order(
 
 
 def check_fences(lines: Sequence[Line]) -> int:
-    """No partition has two owners: fences only grow, and no commit with an old one is accepted."""
-    highest: dict[tuple[str, str], int] = defaultdict(int)
+    """No partition has two owners: no fence is given twice, no commit with an old one is accepted.
+
+    A take is noted when its answer is read: a victim that stands still notes it after those that followed.
+    """
     taken_at: dict[tuple[str, str, int], int] = {}
     takes = 0
     for line in lines:
         if line.what == "take":
             processor, partition, fence = line.words
-            where = processor, partition
-            assert int(fence) > highest[where], f"{where}: fence {fence} after {highest[where]}"
-            highest[where] = int(fence)
-            taken_at[processor, partition, int(fence)] = line.at
+            take = processor, partition, int(fence)
+            assert take not in taken_at, f"{take} was given twice"
+            taken_at[take] = line.at
             takes += 1
     for line in lines:
         if line.what == "commit":

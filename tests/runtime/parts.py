@@ -22,7 +22,7 @@ from toril.runtime.worker import ProcessorWorker
 from toril.stores import LogEventStore
 
 QUICK = Retry(attempts=3, first=0.02, longest=0.05)
-OPTIONS = EngineOptions(lease=2.0, grace=2.0)
+OPTIONS = EngineOptions(lease=5.0, grace=2.0)
 
 
 class Place:

@@ -29,7 +29,7 @@ async def test_while_one_waits_the_last_payload_counts(place: Connection | None,
 
 
 async def test_debounce_the_delay_starts_again_with_each_send(place: Connection | None, probe: Probe) -> None:
-    async with at_work(place, probe.command(wait=1000)) as notes:
+    async with at_work(place, probe.command(wait=3000)) as notes:
         last = 0.0
         for n in (1, 2, 3):
             last = time.monotonic()
@@ -37,12 +37,12 @@ async def test_debounce_the_delay_starts_again_with_each_send(place: Connection 
             await asyncio.sleep(0.1)
         await until_quiet(notes)
         assert probe.seen("a") == [3]
-        assert probe.runs[0].began - last > 0.98
+        assert probe.runs[0].began - last > 2.98
 
 
 async def test_debounce_ends_when_the_first_send_is_long_ago(place: Connection | None, probe: Probe) -> None:
     options = CommandOptions(max_wait=1000)
-    async with at_work(place, probe.command(wait=700), options) as notes:
+    async with at_work(place, probe.command(wait=990), options) as notes:
         began = time.monotonic()
         n = 0
         while not probe.runs:
@@ -89,7 +89,7 @@ async def test_while_one_runs_one_more_follows_with_the_last_payload(
 
 async def test_a_follower_is_delayed_too(place: Connection | None, probe: Probe) -> None:
     gate = probe.hold("a")
-    async with at_work(place, probe.command(wait=500)) as notes:
+    async with at_work(place, probe.command(wait=2000)) as notes:
         await notes.send(Note("a", 1), tenant="acme")
         await until(lambda: probe.runs, "it to run")
         await notes.send(Note("a", 2), tenant="acme")
@@ -98,7 +98,7 @@ async def test_a_follower_is_delayed_too(place: Connection | None, probe: Probe)
         await notes.send(Note("a", 3), tenant="acme")
         await until_quiet(notes)
         assert probe.seen() == [1, 3]
-        assert probe.runs[1].began - probe.runs[0].ended > 0.5
+        assert probe.runs[1].began - probe.runs[0].ended > 1.95
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["removed", "kept"])
@@ -145,7 +145,7 @@ async def test_a_follower_runs_however_the_first_ends(
 
 async def test_between_attempts_the_last_payload_counts(place: Connection | None, probe: Probe) -> None:
     gate = probe.hold("a")
-    options = CommandOptions(attempts=2, backoff=Backoff("fixed", 700))
+    options = CommandOptions(attempts=2, backoff=Backoff("fixed", 2000))
     async with at_work(place, probe.command(), options) as notes:
         probe.problems = [ValueError("no"), ValueError("no")]
         await notes.send(Note("a", 1), tenant="acme")
@@ -156,7 +156,7 @@ async def test_between_attempts_the_last_payload_counts(place: Connection | None
         await notes.send(Note("a", 3), tenant="acme")  # takes the place of both
         await until_quiet(notes)
         assert probe.seen() == [1, 3, 3], "the next attempt is the last payload's, with all its attempts"
-        assert probe.runs[1].began - probe.runs[0].ended > 0.65, "its time stays"
+        assert probe.runs[1].began - probe.runs[0].ended > 1.95, "its time stays"
         assert await stored(notes, "a") == [3]
         assert await failures(notes) == []
 

@@ -52,7 +52,7 @@ class PlaceOrder(CommandHandler[Place]):
 @pytest.fixture(params=["inline", *MATRIX])
 async def sourcing(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterator[EventSourcing]:
     url = "memory://" if request.param == "inline" else emptied(servers.get(request.param)).url
-    options = EngineOptions(lease=2, grace=2)
+    options = EngineOptions(lease=5, grace=2)
     made = EventSourcing(url, options=options, partitions=None if request.param == "inline" else 4)
     yield made
     await made.close()

@@ -27,7 +27,7 @@ SHAPES = ("standalone", "cluster")
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_worker_that_joins_has_its_share_within_two_leases(servers: Servers, shape: str) -> None:
     """And when it leaves, or is gone without a word, the first one has all again."""
-    lease, partitions = 1.5, 16
+    lease, partitions = 4, 16
     options = EngineOptions(lease=lease, grace=1)
     async with (
         connect(emptied(servers.get(f"{PRODUCTS[0]}-{shape}")).url) as redis,

@@ -46,13 +46,13 @@ async def test_the_event_loop_goes_on_meanwhile(place: str) -> None:
     """And several statements run at once."""
     async with fresh(place) as database:
         began = time.monotonic()
-        sleeping = asyncio.gather(*(database.query("SELECT sleep(1)") for _ in range(3)))
+        sleeping = asyncio.gather(*(database.query("SELECT sleep(2)") for _ in range(3)))
         turns = 0
         while not sleeping.done():
             await asyncio.sleep(0.01)
             turns += 1
-        assert turns > 30
-        assert time.monotonic() - began < 2.9
+        assert turns > 10
+        assert time.monotonic() - began < 5.9
 
 
 async def test_errors_say_what_follows_and_show_no_values(

@@ -22,7 +22,7 @@ from toril.stream import AddJob, Backoff, BulkFailed, StreamJob, StreamOptions, 
 from toril.testing import cluster, standalone
 
 OPTIONS = StreamOptions(
-    claim_idle=1.5,
+    claim_idle=4,
     block=0.5,
     backoff=Backoff(first=0.02),
     dead_head="skip",
@@ -167,7 +167,7 @@ async def test_no_job_lost_beside_one_that_kills_its_worker(
 ) -> None:
     """A poison payload takes its process with it, again and again, until it is a dead letter."""
     record = tmp_path / "record"
-    options = StreamOptions(claim_idle=0.8, block=0.3, max_deliveries=3, dead_head="block")
+    options = StreamOptions(claim_idle=3, block=0.3, max_deliveries=3, dead_head="block")
     queue = await make_queue(redis, options, NAME)
     plans = [Plan(number, "", poison=number == 3) for number in range(30)]
     await queue.add_bulk([plan.job for plan in plans])

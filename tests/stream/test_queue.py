@@ -227,7 +227,7 @@ async def test_results_are_kept_for_those_who_want_them(redis: Connection) -> No
 
 @pytest.mark.parametrize("key", ["", "k"])
 async def test_every_state_of_a_job_can_be_seen(redis: Connection, key: str) -> None:
-    queue = await make_queue(redis)
+    queue = await make_queue(redis, msgspec.structs.replace(FAST, claim_idle=60))
     gate = Gate()
     more: dict[str, Any] = {"key": key} if key else {}
     delayed = await queue.add("delayed", delay=60, **more)

@@ -289,13 +289,14 @@ async def test_an_earlier_delivery_to_the_same_worker_cannot_end_the_job(redis: 
 
 
 async def test_leases_of_long_runs_are_renewed(redis: Connection) -> None:
-    queue = await make_queue(redis)  # a job that is idle for 0.4 s is taken over
+    # A job is taken over that is idle for 4 s, or whose worker gave no sign of life for 3 s.
+    queue = await make_queue(redis, msgspec.structs.replace(FAST, claim_idle=4))
     gate, other = Gate(), Gate()
     async with working(redis, gate.run):
         jobs = await queue.add_bulk([AddJob(data=n, result_ttl=10) for n in range(10)])
         await gate.until_came(10)
         async with working(redis, other.run):
-            await asyncio.sleep(1.2)  # three times as long
+            await asyncio.sleep(5.5)  # longer, and the other one has looked since
             gate.opened.set()
             assert [await job.result(10) for job in jobs] == list(range(10))
     assert other.came == []
