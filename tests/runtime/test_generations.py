@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import defaultdict
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import toril.runtime.redis_generations
 from tests.conftest import Servers
 from tests.queue.audit import until
 from tests.runtime.generations import (
@@ -25,6 +27,7 @@ from tests.runtime.generations import (
     sourcing_of,
 )
 from toril.aggregate import Aggregate
+from toril.connection import DurabilityNotReached
 from toril.events import AnyEvent, EventHandler, HandlerContext, NewEvent, ProjectionStore
 from toril.events.errors import ConfigurationError
 from toril.runtime import (
@@ -37,8 +40,10 @@ from toril.runtime import (
     skipped,
 )
 from toril.runtime.pipeline import TypedPipelineBuilder
+from toril.runtime.redis_generations import RedisGenerations
 from toril.runtime.work import ProjectionWork
 from toril.stores import MemoryProjectionStore
+from toril.testing import Cluster
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -192,6 +197,13 @@ async def test_readers_go_back_to_what_they_saw_before(servers: Servers, place: 
         assert [one.number for one in await generations.standings() if one.state == "current"] == [3]
         assert await generations.switch("total", 1, force=True, back=True) == 3
         assert (await service.current("total"), await generations.before("total")) == ("total", ())
+        for number in (2, 3, 12):
+            await generations.switch("total", number, force=True)
+        for _ in range(2):  # once more is the same
+            await generations.retire("total", 3)
+            assert await generations.before("total") == (1, 2), "not to what is retired"
+        await generations.retire("total", 2)
+        assert await generations.switch("total", 1, force=True, back=True) == 12
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -289,6 +301,53 @@ async def test_events_that_wait_come_in_portions_each_once(servers: Servers, pla
         assert state is not None
         assert state.state == {"sum": 2 * (1 + 3 + 4 + 5 + 6 + 7), "by": 2}
         assert (await service.generations.standings("total"))[1].cut == cut
+
+
+async def test_states_have_come_when_a_replica_has_them(servers: Servers) -> None:
+    """Also those that a load has brought which was cut off before it knew."""
+    nodes = servers.get(PLACES[2])
+    assert isinstance(nodes, Cluster)
+    async with sourcing_of(PLACES[2], servers) as sourcing:
+        service = orders(sourcing).service
+        await service.store_events("acme", "1", [NewEvent(type="n", data=1)])
+        await service.generations.reserve("total", 2)
+        states = [Rebuilt(Aggregate("acme", "order", "1"), 1, Doubled().encode({"sum": 2, "by": 2}))]
+        replicas = [one for primary in nodes.primaries() for one in nodes.replicas_of(primary)]
+        for replica in replicas:
+            replica.pause()
+        try:
+            for _ in range(2):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(service.generations.load("total", 2, states), 0.5)
+        finally:
+            for replica in replicas:
+                replica.resume()
+        loaded = await service.generations.load("total", 2, states)
+        assert (loaded.placed, loaded.there) == (0, 1)
+
+
+async def test_a_replica_is_waited_for_while_there_is_one(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it has taken over, it has none itself, and is told once more."""
+    monkeypatch.setattr(toril.runtime.redis_generations, "REPLICA_WITHIN", 0.1)
+    async with sourcing_of(PLACES[1], servers) as sourcing:
+        service = orders(sourcing).service
+        looks: list[bool] = []
+
+        async def has_replica(*_: object) -> bool:
+            return looks.pop(0)
+
+        monkeypatch.setattr(RedisGenerations, "_has_replica", has_replica)
+        await service.generations.reserve("total", 2)
+        for ident in ("1", "2"):
+            await service.store_events("acme", ident, [NewEvent(type="n", data=1)])
+        one, two = (Rebuilt(Aggregate("acme", "order", ident), 0, b"") for ident in ("1", "2"))
+        looks = [True, True]
+        with pytest.raises(DurabilityNotReached, match="0 of 1 replicas"):
+            await service.generations.place("total", 2, [one])
+        looks = [True, False]
+        assert (await service.generations.place("total", 2, [two])).there == 1
 
 
 class Forgiving(Doubled):

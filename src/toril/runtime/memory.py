@@ -109,6 +109,8 @@ class MemoryGenerations:
     async def dismiss(self, projection: str, number: int, made: Generation) -> str:
         if await self.current(projection) == number:
             return "current"
+        before = self._before.get(projection, ())
+        self._before[projection] = tuple(one for one in before if one != number)
         known = self._known.get((projection, number))
         if known is None or known.stage != "retired":
             self._known[projection, number] = made

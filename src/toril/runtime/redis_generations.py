@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from toril.aggregate import Aggregate
-from toril.connection import Script, load_script
-from toril.connection.errors import CommandRefused
+from toril.connection import Durability, Script, load_script
+from toril.connection.durability import Level
+from toril.connection.errors import CommandRefused, DurabilityNotReached
 from toril.connection.wire import Argument
 from toril.log import Log
 from toril.log.entry import START, Partition, Positions
@@ -56,6 +57,9 @@ COLD_STEP = 2000
 
 PARTY, PARTIES = 32, 4
 """Cold aggregates that come back and leave together, and how many such parties are under way."""
+
+REPLICA_WITHIN = 5.0
+"""Seconds that a replica may take to have what was brought."""
 
 SEAL_WITHIN = 10.0
 """Seconds that a change of the number of partitions may take to seal what was."""
@@ -308,7 +312,7 @@ class RedisGenerations:
                 for one in some:
                     status = f"n{one.version + 1}" if one.waiting else f"p{one.version}"
                     args += (one.aggregate.key, one.version, status, one.event_id, one.state)
-                sealed, *said = await self._redis.run(PLACE, store.keys, *args, repeatable=True)
+                sealed, *said = await self._bring(PLACE, store, args)
                 for one, its in zip(some, said, strict=True):
                     answers[one.aggregate.key] = its.decode(), sealed == b"1"
 
@@ -353,7 +357,27 @@ class RedisGenerations:
         key, record = one.aggregate.key, Trouble(status="retry", version=one.version + 1, event_id="")
         args: list[Argument] = [processor, processor + LOADING, key, msgspec.json.encode(record), one.after]
         args += (pack_entry(entry) for entry in one.entries(store.partition))
-        await self._redis.run(DEFER, store.keys, *args, repeatable=True)
+        await self._bring(DEFER, store, args)
+
+    async def _bring(self, script: Script, store: PartitionStore, args: Sequence[Argument]) -> Any:
+        """Call a script, and wait for a replica where there is one.
+
+        That all has come is noted on another server, perhaps: what an abrupt failover would lose here, nobody
+        would miss there.
+        """
+        level: Level = "replicated" if await self._has_replica(store) else "memory"
+        how = Durability(level, timeout=REPLICA_WITHIN)
+        try:
+            return await self._redis.run(script, store.keys, *args, durability=how, repeatable=True)
+        except DurabilityNotReached:
+            if await self._has_replica(store):
+                raise
+            # The replica itself has taken over, perhaps, and has none: it may not have got this.
+            return await self._redis.run(script, store.keys, *args, repeatable=True)
+
+    async def _has_replica(self, store: PartitionStore) -> bool:
+        said = await self._redis.command("INFO", "replication", near=store.keys.head, repeatable=True)
+        return b"state=online" in said
 
     # ------------------------------------------------------------------ states go
 

@@ -27,6 +27,8 @@ for i = 3, #ARGV, 5 do
     result = 'F ' .. text(now)
   elseif its[2] then
     result = 'S'
+    -- A write, so that who waits for replicas waits for this too: a call before may not have.
+    call('HSET', key, checkpoint_field, its[2])
   elseif tonumber(its[1]) < version then
     result = 'V ' .. its[1]
   else

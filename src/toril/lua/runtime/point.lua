@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Let readers of a projection see another generation, or let a generation be retired that they do not see: so
--- that they never see one that is. What they saw before is written with it, each generation once.
+-- that they never see one that is. What they saw before is written with it, each generation once, and none that
+-- is retired: nobody can go back to that.
 -- keyspace: log
 -- keys: base generations
 -- args: projection, generation, 'see', or 'back' to the one that they saw before; or projection, generation,
@@ -16,18 +17,18 @@ if not current then
   -- The first generation is seen without a word, unless it came from elsewhere: then none is, until this says so.
   current = redis.call('HEXISTS', key, projection .. '@1') == 1 and '' or '1'
 end
+local before, last = {}, nil
+for each in string.gmatch(redis.call('HGET', key, projection .. ' before') or '', '%d+') do
+  last = each
+  if each ~= number then
+    before[#before + 1] = each
+  end
+end
 if ARGV[3] ~= 'retire' then
   if stage ~= 'loaded' then
     return stage
   elseif current == number then
     return ''
-  end
-  local before, last = {}, nil
-  for each in string.gmatch(redis.call('HGET', key, projection .. ' before') or '', '%d+') do
-    last = each
-    if each ~= number then
-      before[#before + 1] = each
-    end
   end
   if ARGV[3] == 'see' then
     if current ~= '' then
@@ -39,7 +40,12 @@ if ARGV[3] ~= 'retire' then
   redis.call('HSET', key, projection, number, projection .. ' before', table.concat(before, ' '))
 elseif current == number then
   return 'current'
-elseif stage ~= 'retired' then
-  redis.call('HSET', key, field, ARGV[4])
+else
+  if last then
+    redis.call('HSET', key, projection .. ' before', table.concat(before, ' '))
+  end
+  if stage ~= 'retired' then
+    redis.call('HSET', key, field, ARGV[4])
+  end
 end
 return ''
