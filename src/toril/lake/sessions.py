@@ -96,6 +96,7 @@ def settings(master: str, given: Mapping[str, str] | None = None, *, delta: bool
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",  # an event may be large, and ten thousand are
         "spark.sql.files.maxPartitionBytes": "32m",  # columns are compressed tenfold: what a task sorts fits
         "spark.sql.execution.useObjectHashAggregateExec": "false",  # sorting is quicker than maps of objects
+        "spark.sql.codegen.hugeMethodLimit": "8000",  # what is longer than that, Java never compiles
         "spark.sql.codegen.cache.maxEntries": "2000",  # a batch needs 270 classes; of 100 none is there again
         "spark.databricks.delta.properties.defaults.minReaderVersion": "1",
         "spark.ui.showConsoleProgress": "false",
