@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -21,21 +22,25 @@ from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.events import NewEvent, fold
 from toril.lake.archive import EventsStep, Floors
-from toril.lake.audit import CHECKS, Audit, Check, LiveSummaries, audit, summaries
+from toril.lake.audit import CHECKS, Audit, Check, LiveSummaries, audit, events, summaries
 from toril.lake.audit.found import SAMPLES
+from toril.lake.audit.holes import Hole, _not_erased
 from toril.lake.audit.looking import Looking, Trace
 from toril.lake.erase import erase
 from toril.lake.erasures import Stretch, note, note_stretches
 from toril.lake.lake import Lake, Record
+from toril.lake.live import aggregates_in
 from toril.lake.report import report
 from toril.lake.rollups import RollupsStep
-from toril.lake.source import Door, Marks, tails
+from toril.lake.source import Door, Marks, read_log, tails
 from toril.lake.spans import SpansStep
 from toril.lake.steps import Step
 from toril.lake.summaries import TRACE_SUMMARIES, SummariesStep
 from toril.lake.tables import EVENTS, ROLLUPS
 from toril.log import Log, Partition, Retention
+from toril.log import resize as resizing
 from toril.log.entry import Append
+from toril.log.errors import GapFound
 from toril.log.upkeep import trim
 from toril.pipelines.spans.summary import TraceSummary, _event_of
 from toril.pipelines.spans.tables import SpanRow
@@ -183,6 +188,32 @@ def beside(lake: Lake, url: str, steps: Sequence[Step]) -> Iterator[Callable[[st
         yield more
 
 
+@contextmanager
+def unsteady(more: Callable[[str], None]) -> Iterator[None]:
+    """A log that goes on, and its archive, once it has said where it ends; trimmed before it is read."""
+    left = ["trimmed", "archived"]
+
+    class Grown(Door):
+        def tails(self) -> Marks:
+            found = super().tails()
+            if "archived" in left:
+                left.remove("archived")
+                more(EVENTS.name)
+            return found
+
+    def read(*given: Any) -> Any:
+        if "trimmed" in left:
+            left.remove("trimmed")
+            raise GapFound("GAP partition 00: entries 1 to 2 were trimmed before they were read here")
+        return read_log(*given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(events, "Door", Grown)
+        patched.setattr(events, "read_log", read)
+        yield
+    assert left == []
+
+
 def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> None:
     """A doubled row, a missing one, a changed body, a wrong cost, a rollup off by one."""
     url = emptied(servers.get("valkey-standalone")).url
@@ -192,7 +223,7 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
         step.prepare(lake)
         assert step.once(lake) is not None
     told: list[str] = []
-    with beside(lake, url, steps) as more:
+    with beside(lake, url, steps) as more, unsteady(more):
 
         def tell(_: int, __: int, what: str) -> None:
             told.append(what)
@@ -201,7 +232,7 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
 
         found = audit(lake, url=url, live=Folded(), told=tell)
     late = lake.read(EVENTS).where(f"tenant = '{LATE}'").count()
-    assert late == 4
+    assert late == 5
     assert kinds(found) == {}
     assert found.ok
     assert told == [*CHECKS, ""]
@@ -209,6 +240,8 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
     assert all(check.looked for check in found.checks)
     ordinals = next(check for check in found.checks if check.name == "ordinals")
     assert ordinals.notes == ["8 places are empty: their tenants were erased"]
+    sums = next(check for check in found.checks if check.name == "rollups")
+    assert sums.notes == [], "they were compared, though summaries and rollups are not at the same batch"
     live = next(check for check in found.checks if check.name == "live")
     assert "1 traces are live, and in the lake's quarantine" in live.notes
     # However many differ and however they are named, little is kept, and the tables are read as often.
@@ -227,7 +260,7 @@ def test_each_damage_is_found_and_nothing_else(servers: Servers, lake: Lake) -> 
     # The archive has noted them: it is known when the log has let go of them, too.
     (alone,) = audit(lake, log=None, only=["ordinals"]).checks
     assert (alone.findings, alone.notes) == ([], ordinals.notes)
-    assert sum(one.tail for one in found.figures.lag) == SPANS + 9 + 1  # when the log was asked
+    assert sum(one.tail for one in found.figures.lag) == SPANS + 9 + 2  # when the log was asked
     assert sum(count for _, count in found.figures.volume) == SPANS + 1 + late
 
     spark, events = lake.spark, lake.sql_name(EVENTS)
@@ -298,6 +331,35 @@ def test_lost_places_are_found_among_many_that_were_erased(lake: Lake) -> None:
     assert (lost.kind, lost.count, len(places)) == ("place missing", 6, SAMPLES)
     assert places < {("00", 200_002), *(("00", far - n) for n in range(3)), ("01", 5), ("01", 6)}
     assert f"{far - many - 3:,} places are empty: their tenants were erased" in check.notes
+    # What cannot be read is found, and the rest is still told of.
+    for file in Path(lake.place(EVENTS)).glob("**/part-*.parquet"):
+        file.unlink()
+    found = audit(lake, log=None, only=["versions"])
+    assert kinds(found) == {"versions": {"not readable"}}
+    assert (found.figures.volume, found.figures.tables) == ([], [(EVENTS.name, many, 1)])
+    assert "not readable" in report(found)
+
+
+def test_erased_places_are_seen_where_a_body_before_them_is_gone(servers: Servers) -> None:
+    """Bodies that are kept outside the stream may be trimmed while it is looked at."""
+    url, partition = emptied(servers.get("valkey-standalone")).url, Partition(1, 0)
+    with_log(url, fill, partitions=1, inline=10)
+    with_log(url, lambda log: log.redis.command("UNLINK", partition.keys("log").blob("1")))
+    with Door(url, "log") as door:
+        left = list(_not_erased(door, [Hole(partition, 1, SPANS + 9)]))
+    assert sum(hole.size for hole in left) == SPANS + 1
+
+
+def test_live_aggregates_are_seen_while_a_resize_is_unfinished(servers: Servers) -> None:
+    """Until they are carried over, they are in the epoch before."""
+
+    async def resized(log: Log) -> set[str]:
+        await resizing._begin(log, await log.layout(), 3)
+        return {key async for page in aggregates_in(log) for key in page}
+
+    url = emptied(servers.get("valkey-standalone")).url
+    record(url, OLD)
+    assert with_log(url, resized) == {trace(number).key for number in OLD}
 
 
 UNREAD = {"event_id": "STRING", "event_type": "STRING", "schema_version": "INT", "occurred_at": "BIGINT"}

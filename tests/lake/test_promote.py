@@ -26,11 +26,12 @@ from tests.conftest import SCALE, Servers, emptied
 from tests.lake.promoter import SMALL, STEPS, At, Settings
 from tests.lake.shop import Basket, BasketInCents, Shop, Worth, archive, during, folded
 from tests.queue.audit import until
+from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.events import DeclaredProjection, Derived, FirstBy, Sum, path
 from toril.events.errors import ConfigurationError
 from toril.lake.archive import GROUP
-from toril.lake.errors import LakeError
+from toril.lake.errors import LakeError, NotWhole
 from toril.lake.generations import Filters, Generation, Plan, find, read, table_of
 from toril.lake.lake import Lake, Record
 from toril.lake.live import diff_live
@@ -42,6 +43,7 @@ from toril.lake.promote import (
     refuse_other_log,
     retire,
     take_back,
+    was_erased,
 )
 from toril.lake.replay import replay
 from toril.lake.subjects import Code, code_of
@@ -379,7 +381,7 @@ def test_events_that_wait_come_in_portions_of_so_many_bytes(monkeypatch: pytest.
     ]
     made = [
         (one.aggregate.id, one.state, one.after, [version for version, _, _ in one.waiting])
-        for one in in_portions(rows)
+        for one in in_portions(rows, lambda _: False)
     ]
     assert made == [
         ("one", b"state", 0, [7, 8, 9]),
@@ -389,6 +391,35 @@ def test_events_that_wait_come_in_portions_of_so_many_bytes(monkeypatch: pytest.
         ("two", b"", 3, [10]),
         ("three", b"state", 0, [7]),
     ]
+    for lost, found in ((7, "version 8 of basket 'one' comes after 6"), (11, "version 12 .* comes after 10")):
+        left = [each for each in rows if each["place"] != lost]
+        with pytest.raises(NotWhole, match=found):
+            list(in_portions(left, lambda _: False))
+        erased = in_portions(left, lambda one: one.id in ("one", "two"))
+        waiting = [version for one in erased if one.aggregate.id == "one" for version, _, _ in one.waiting]
+        assert waiting == list(range(7, lost)), "the live store takes none of it anyway"
+    with pytest.raises(NotWhole, match="version 10 of basket 'two' comes after 10"):
+        list(in_portions([*rows[:12], rows[11]], lambda _: False))
+
+
+def test_what_was_erased_since_the_cut_is_known_to_be(servers: Servers) -> None:
+    shop = Shop(emptied(servers.get("valkey-standalone")).url, both=True)
+    code = code_of(BasketInCents())
+    made = Generation(Plan(projection="shop/basket", number=2, cut={}, engine="fold", code=code), 2)
+
+    async def run() -> None:
+        for tenant in ("before", "since", "never"):
+            await shop.buy("b1", 1, tenant=tenant)
+        await shop.log.erase_tenant("before")
+        await shop.pipeline.service.generations.reserve("basket", 2)
+        await shop.log.erase_tenant("since")
+        known = {
+            tenant: await was_erased(shop.log, made, Aggregate(tenant, "basket", "b1"))
+            for tenant in ("before", "since", "never")
+        }
+        assert known == {"before": False, "since": True, "never": False}
+
+    during(shop, run)
 
 
 def test_what_is_taken_back_draws_level_if_workers_run_it(
@@ -443,9 +474,15 @@ def test_what_is_taken_back_is_what_readers_saw(servers: Servers) -> None:
         assert await take_back(its, "basket") == (2, 4), "nobody ever saw the third"
         await its.generations.switch("basket", 4)
         await its.generations.retire("basket", 2)
+        assert await take_back(its, "basket") == (1, 4), "nobody can see the second any more"
+        await its.generations.switch("basket", 4)
+        # As it was left where it was retired by an earlier release, until it is retired once more.
+        await shop.log.redis.command("HSET", shop.log.keys.generations, "shop/basket before", "1 2")
         with pytest.raises(LakeError, match="saw generation 2 of basket before, and it is retired"):
             await take_back(its, "basket")
         assert await its.current("basket") == "basket@4"
+        await its.generations.retire("basket", 2)
+        assert await take_back(its, "basket") == (1, 4)
 
     during(shop, run)
 

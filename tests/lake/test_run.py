@@ -394,7 +394,7 @@ def test_the_commands_run_and_show_what_there_is(lake: Lake, url: str) -> None:
     far = [one["tables"] for one in news if one["what"] == "progress"]
     assert far
     assert {name: sorted(it) for name, it in far[-1].items()} == {
-        name: ["batch", "batches", "behind", "events", "events_per_second", "seconds"]
+        name: ["batch", "batches", "behind", "events", "events_per_second", "seconds", "seconds_left"]
         for name in ("events", "spans", "trace_summaries", "rollups")
     }
     assert {it["behind"] for tables in far for it in tables.values()} <= {None, 0, 10}

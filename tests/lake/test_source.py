@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.lake.filling import asked, event, everything, fill, filled, planned, read, rows, with_log
 from toril.errors import InvalidValue
 from toril.keyspace import slot_of
 from toril.lake.errors import SourceDiverged
 from toril.lake.source import Door, Marks, between, bounded, next_batch, tails
-from toril.lake.source.options import Options, as_json
+from toril.lake.source.options import Options, as_json, marks_of
 from toril.lake.source.positions import refuse_removed, shares
 from toril.lake.source.rows import header
 from toril.lake.source.stream import StreamReader
@@ -246,6 +247,30 @@ def begun(url: str, start: str) -> dict[str, Any]:
         return stream.initialOffset()
     finally:
         stream.stop()
+
+
+def test_a_stream_from_the_tail_of_what_is_there_now_is_empty(server: Server | Cluster) -> None:
+    """Also where events come after it was seen how much there is, and before it was seen where to begin."""
+    filled(server.url, 60)
+    before = tails(server.url, "log")
+    stream = StreamReader(Options.read({"url": server.url, "start": "tail"}))
+    try:
+        stream.prepareForTriggerAvailableNow()
+        filled(server.url, 60)
+        start = stream.initialOffset()
+        assert between(before, marks_of(start)) == 60
+        assert stream.latestOffset(start, ReadAllAvailable()) == start
+        assert stream.partitions(start, start) == []
+    finally:
+        stream.stop()
+    # A checkpoint past the end is another thing: what it has read was lost.
+    again = StreamReader(Options.read({"url": server.url}))
+    try:
+        again.prepareForTriggerAvailableNow()
+        with pytest.raises(SourceDiverged, match="partition 00: entry 1000@9-9 was read from this log"):
+            again.latestOffset({"00": [1000, "9-9"]}, ReadAllAvailable())
+    finally:
+        again.stop()
 
 
 def test_erased_tenants_are_left_out_and_positions_go_on(server: Server | Cluster) -> None:

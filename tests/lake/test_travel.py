@@ -12,7 +12,10 @@ from tests.conftest import Servers, emptied
 from tests.lake.shop import Basket, Shop, archive, during, folded, states
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
+from toril.lake.errors import NotWhole
 from toril.lake.lake import Lake
+from toril.lake.problems import SPARKS
+from toril.lake.tables import EVENTS
 from toril.lake.travel import state_at, states_at
 
 TEA = Aggregate("acme${x}", "basket", "tea${env:HOME}")  # of which Spark would make others
@@ -71,3 +74,17 @@ def test_an_aggregate_as_it_was_at_each_version_and_time(servers: Servers, lake:
             state_at(lake, subject, TEA, url=url, **wrong)
     with pytest.raises(InvalidValue, match="shop/basket is of aggregates of type basket"):
         state_at(lake, subject, Aggregate("acme", "order", "1"), url=url)
+
+    # Where the first ones are missing no state of the others is shown, whichever was asked for.
+    events = lake.sql_name(EVENTS)
+    lake.spark.sql(f"DELETE FROM {events} WHERE tenant = 'acme' AND version = 1").collect()
+    whens: list[dict[str, Any]] = [{"version": 1}, {"version": 2}, {"at": early}, {}]
+    for when in whens:
+        with pytest.raises(NotWhole, match="version 2 of basket 'tea' comes after none"):
+            state_at(lake, subject, CUP, url=url, **when)
+    with states_at(lake, subject, url=url) as rows, pytest.raises(SPARKS, match="'tea' comes after none"):
+        rows.collect()
+    lake.spark.sql(f"DELETE FROM {events} WHERE tenant <> 'acme' AND version = 2").collect()
+    assert at(version=1) == (1, 1, None)
+    with pytest.raises(NotWhole, match="version 3 of basket .* comes after 1"):
+        at(version=2)

@@ -67,33 +67,34 @@ class Floors:
         there = (await self._log.layout()).partitions()
         await self._log.each(move, [one for one in there if str(one) in positions])
 
-    async def lost(self, positions: Mapping[str, tuple[int, str]]) -> dict[str, LakeError]:
-        """The partitions that do not go on where the table is, and why."""
-        found: dict[str, LakeError] = {}
 
-        async def check(store: PartitionStore) -> None:
-            at = Position(*positions[str(store.partition)])
-            try:
-                await store.check(at)
-            except LogDiverged as problem:
-                found[str(store.partition)] = SourceDiverged(
-                    f"partition {store.partition}: the table events has it up to {at}, and the log goes on "
-                    f"without that entry; a failover has lost it ({problem}). The partition is left alone "
-                    f"until `toril lake rewind {store.partition}` takes the lake back to what both have"
-                )
-                return
-            trimmed = (await store.look()).trimmed
-            if at.ordinal < trimmed:
-                found[str(store.partition)] = LakeError(
-                    f"partition {store.partition}: entries {at.ordinal + 1:,} to {trimmed:,} were trimmed "
-                    "before they were in the table events. The partition is left alone"
-                )
+async def lost(log: Log, positions: Mapping[str, tuple[int, str]]) -> dict[str, LakeError]:
+    """The partitions of a log that do not go on where the table ``events`` is, and why."""
+    found: dict[str, LakeError] = {}
 
-        there = (await self._log.layout()).partitions()
-        await self._log.each(check, [one for one in there if str(one) in positions])
-        if found:  # an epoch that was read to its end may have been removed meanwhile
-            there = (await self._log.layout(anew=True)).partitions()
-        return {str(one): found[str(one)] for one in there if str(one) in found}
+    async def check(store: PartitionStore) -> None:
+        at = Position(*positions[str(store.partition)])
+        try:
+            await store.check(at)
+        except LogDiverged as problem:
+            found[str(store.partition)] = SourceDiverged(
+                f"partition {store.partition}: the table events has it up to {at}, and the log goes on "
+                f"without that entry; a failover has lost it ({problem}). The partition is left alone "
+                f"until `toril lake rewind {store.partition}` takes the lake back to what both have"
+            )
+            return
+        trimmed = (await store.look()).trimmed
+        if at.ordinal < trimmed:
+            found[str(store.partition)] = LakeError(
+                f"partition {store.partition}: entries {at.ordinal + 1:,} to {trimmed:,} were trimmed "
+                "before they were in the table events. The partition is left alone"
+            )
+
+    there = (await log.layout()).partitions()
+    await log.each(check, [one for one in there if str(one) in positions])
+    if found:  # an epoch that was read to its end may have been removed meanwhile
+        there = (await log.layout(anew=True)).partitions()
+    return {str(one): found[str(one)] for one in there if str(one) in found}
 
 
 class EventsStep(Step):
@@ -252,13 +253,13 @@ class EventsStep(Step):
                 f"log {self.log!r} is archived as {self.group!r}, and not in {lake.place(EVENTS)}: it was "
                 f"another lake. {self._ways_on()}"
             )
-        lost = door.do(floors.lost(self._sound(after)))
-        if lost and lake.last(EVENTS).batch != have.batch:
+        gone = door.do(lost(door.log, self._sound(after)))
+        if gone and lake.last(EVENTS).batch != have.batch:
             # Another process has archived that meanwhile, and the log has let it go.
             return self._begin(lake)
-        if len(lost) > 1:  # of one alone, a failover has taken it
+        if len(gone) > 1:  # of one alone, a failover has taken it
             self._refuse_another_log(lake, after)
-        self.stopped.update(lost)
+        self.stopped.update(gone)
         self._missing = 0 if have.positions else sum(ordinal for ordinal, _ in after.values())
         self._is_known = True
         self._follow(lake, door, wrote, standing)
@@ -269,8 +270,8 @@ class EventsStep(Step):
         door = self._opened()
         there = door.tails()
         begun = {name: at for name, at in positions.items() if at[0] and name in there}
-        lost = door.do(self._floors(door).lost(begun))
-        if lost and len(lost) == len(begun) and all(isinstance(one, SourceDiverged) for one in lost.values()):
+        gone = door.do(lost(door.log, begun))
+        if gone and len(gone) == len(begun) and all(isinstance(one, SourceDiverged) for one in gone.values()):
             raise SourceDiverged(
                 f"log {self.log!r} has nothing of what {lake.place(EVENTS)} was archived from: "
                 "it is another log"

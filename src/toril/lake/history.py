@@ -6,7 +6,7 @@ was opened: what the archive adds meanwhile is not read twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import reduce
@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from toril.aggregate import Aggregate
 from toril.connection.open import environment_url
 from toril.errors import InvalidValue
+from toril.lake.archive import lost
 from toril.lake.errors import LakeError, OtherWriter, SourceDiverged
 from toril.lake.generations import ALL_OF_IT, Filters
 from toril.lake.lake import NEVER, Lake, Record
@@ -217,6 +218,7 @@ def _opened(
     tries = 0
     while True:
         archived, tails = lake.last(EVENTS), door.tails()
+        _refuse_lost(door, archived, wanted)
         # Of epochs that are over and removed, all is in the lake.
         known = {**archived.positions, **tails}
         chosen = known if cut is None else checked_cut(cut, known, log)
@@ -251,6 +253,14 @@ def _opened(
     with suppress(GapFound, SourceDiverged):
         door.do(floors.put({Partition.parse(name): Position(*at) for name, at in others.items()}))
     return made
+
+
+def _refuse_lost(door: Door, archived: Record, wanted: Container[str] | None) -> None:
+    """Refuse a lake with events that the log has lost: in the same places the log may have others."""
+    read = {name: at for name, at in archived.positions.items() if wanted is None or name in wanted}
+    for problem in door.do(lost(door.log, read)).values():
+        if isinstance(problem, SourceDiverged):
+            raise problem
 
 
 def _starts(hot: Marks, archived: Record) -> dict[Partition, Position | str]:

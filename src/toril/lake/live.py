@@ -176,7 +176,9 @@ def _note_archived(keys: Keysets, lake: Lake, rows: DataFrame, chosen: str) -> N
 async def aggregates_in(log: Log) -> AsyncIterator[list[str]]:
     """All aggregates of a log by their keys, in Redis and cold, some at a time; one may come twice."""
     page: list[str] = []
-    for partition in (await log.layout(anew=True)).current.all():
+    layout = await log.layout(anew=True)
+    # While a resize is unfinished, some are only in the epoch before.
+    for partition in layout.partitions() if layout.carrying else layout.current.all():
         cursor = -1
         while cursor:
             cursor, some = await log.store(partition).scan_hot(max(cursor, 0), READ_AT_ONCE)

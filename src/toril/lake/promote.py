@@ -20,12 +20,15 @@ from pyspark.sql import DataFrame, Row
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
 from toril.events.errors import ConfigurationError
-from toril.lake.errors import LakeError
+from toril.lake.engine.fold import gap
+from toril.lake.errors import LakeError, NotWhole
 from toril.lake.generations import Generation, read, remove
 from toril.lake.history import KEYS, history
 from toril.lake.lake import Lake
 from toril.lake.sending import sent_round
 from toril.lake.subjects import Code, code_of, version_said
+from toril.log import Log
+from toril.log.layout import LOADING
 from toril.runtime.backend import Rebuilt
 from toril.runtime.generations import WITHIN, GenerationBehind, GenerationStanding, Loaded
 from toril.runtime.names import generation_name, split_generation
@@ -324,21 +327,47 @@ def stopped(
         order = (*KEYS, "place")
         # One of Spark's partitions at a time is here.
         ordered = parts.repartitionByRange(-(-size // PARTITION_BYTES), *order).sortWithinPartitions(*order)
-        yield from in_portions(ordered.toLocalIterator())
+        door = all_of_it.door
+        yield from in_portions(
+            ordered.toLocalIterator(), lambda one: door.do(was_erased(door.log, generation, one))
+        )
 
 
-def in_portions(rows: Iterable[Row]) -> Iterator[Rebuilt]:
-    """Of each aggregate its state, then the events that wait, so many with the state and so many after it."""
+async def was_erased(log: Log, generation: Generation, aggregate: Aggregate) -> bool:
+    """Whether an aggregate's tenant was erased since a generation got its place: live, it is refused."""
+    reader = generation_name(generation.plan.projection, generation.number) + LOADING
+    for epoch in (await log.layout(anew=True)).epochs:
+        keys = log.store(epoch.of(aggregate)).keys
+        for key in (keys.walls, keys.erased_since(reader)):
+            if await log.redis.command("SISMEMBER", key, aggregate.tenant):
+                return True
+    return False
+
+
+def in_portions(rows: Iterable[Row], erased: Callable[[Aggregate], bool]) -> Iterator[Rebuilt]:
+    """Of each aggregate its state, then the events that wait, so many with the state and so many after it.
+
+    An error where one is missing between them, unless it was erased: after a person's decision the live store
+    would pass over it in silence. What came until then is as it must be, so another run goes on from there.
+    """
     for aggregate, its in groupby(rows, _aggregate):
-        yield from _portions(aggregate, its)
+        yield from _portions(aggregate, its, erased)
 
 
-def _portions(aggregate: Aggregate, rows: Iterator[Row]) -> Iterator[Rebuilt]:
+def _portions(
+    aggregate: Aggregate, rows: Iterator[Row], erased: Callable[[Aggregate], bool]
+) -> Iterator[Rebuilt]:
     first = next(rows)
-    made = Rebuilt(aggregate, first["reached"], _state(first["reached"], first["value"]))
+    reached = first["reached"]
+    made = Rebuilt(aggregate, reached, _state(reached, first["value"]))
     waiting: list[tuple[int, int, bytes]] = []
     after = size = 0
     for row in rows:
+        if row["place"] != reached + 1:
+            if erased(aggregate):  # perhaps while it was read: some of it is there still
+                break
+            raise NotWhole(gap(aggregate.key, reached, row["place"]))
+        reached += 1
         if len(waiting) >= EVENTS_AT_ONCE or size >= BYTES_AT_ONCE:
             yield replace(made, waiting=waiting, after=after)
             after += len(waiting)

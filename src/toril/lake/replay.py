@@ -120,7 +120,7 @@ def replay(
                 spread(lake.spark, all_of_it.count // plan.portions),
                 watching(lake.spark, f"{plan.name}, portion {number + 1}", partial(told.tasks, number)),
             ):
-                made = states_of(all_of_it, subject, filters, portion, plan.engine, whole=not filters)
+                made = states_of(all_of_it, subject, filters, portion, plan.engine)
                 made = with_shown(made, subject.projection)
                 _write(lake, made, table, begun.record(number + 1, run))
             told.wrote(number)
@@ -176,14 +176,14 @@ def states_of(
     portion: Portion = WHOLE,
     engine: str = "fold",
     decided_until: int | None = None,
-    *,
-    whole: bool = False,
 ) -> DataFrame:
     """The states of all aggregates: rows as a generation has them, without the batch.
 
-    ``decided_until``: with what people had decided before this time (ns); None: with all that they have.
-    ``whole``: an aggregate of which history does not have every event, once, is an error.
+    ``decided_until``: with what people had decided before this time (ns); None: with all that they have. An
+    aggregate of which history does not have every event from the first on, once, is an error when it is come
+    to, unless the filters leave out the first ones.
     """
+    whole = filters.since is None
     events = all_of_it.events(subject.aggregate_type, filters, portion)
     skipped = all_of_it.skipped(subject.anew, filters.tenant, decided_until)
     if skipped:
@@ -215,10 +215,15 @@ def _unfinished(
 ) -> Generation | None:
     """A generation that was begun with the same code, and is to be finished."""
     for one in reversed(there):
-        same_cut = cut is None or {name: tuple(at) for name, at in cut.items()} == one.plan.cut
+        same_cut = cut is None or _begun(cut) == _begun(one.plan.cut)
         if one.state == "unfinished" and one.plan.same_work(wanted) and same_cut:
             return one
     return None
+
+
+def _begun(cut: Mapping[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:
+    """A cut without the partitions that it takes nothing of: a plan has all of them, a given one need not."""
+    return {name: (ordinal, ident) for name, (ordinal, ident) in cut.items() if ordinal}
 
 
 @contextmanager
@@ -313,8 +318,8 @@ def reserve(all_of_it: History, subject: Subject, plan: Plan) -> None:
 def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) -> tuple[int, int]:
     """Refuse a generation that is not of every event; says how many aggregates it has, and how many failed.
 
-    Versions are 1, 2, 3 … (which was seen to when it was written), so the last ones count the events. Of a
-    part of history they do not.
+    Versions are 1, 2, 3 … (which was seen to when it was written), so the last ones count the events. Where
+    the first events are left out they do not.
     """
     rows = lake.read(plan.name)
     failed = rows.where("failed_version IS NOT NULL").select(*KEYS)
@@ -324,9 +329,9 @@ def check_whole(lake: Lake, plan: Plan, all_of_it: History, subject: Subject) ->
         "count(1) AS rows",
     ).collect()
     counted: tuple[int, int] = (row["rows"], row["failed"])
-    if plan.filters:
+    if plan.filters.since is not None:
         return counted
-    events = all_of_it.events(subject.aggregate_type)
+    events = all_of_it.events(subject.aggregate_type, plan.filters)
     if row["failed"]:
         events = events.join(sent_round(failed, row["failed"]), list(KEYS), "left_anti")
     there = events.count()

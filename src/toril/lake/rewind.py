@@ -26,7 +26,7 @@ import msgspec
 from pyspark.sql.functions import current_timestamp, desc
 
 from toril.errors import InvalidValue
-from toril.lake.archive import GROUP, Floors
+from toril.lake.archive import GROUP, lost
 from toril.lake.errors import LakeError, OtherWriter, SourceDiverged
 from toril.lake.files import files_of
 from toril.lake.generations import generations
@@ -96,7 +96,7 @@ def rewind(
         raise InvalidValue("partition", partition, f"one that the lake has events of: {there}")
     with Door(url, log) as door:
         at = have.positions[partition]
-        problem = door.do(Floors(door.log, group).lost({partition: at})).get(partition)
+        problem = door.do(lost(door.log, {partition: at})).get(partition)
         if not isinstance(problem, SourceDiverged):
             raise LakeError(f"partition {partition} has lost nothing that the lake has (nothing was changed)")
         to = _last_common(lake, door, Partition.parse(partition), group)

@@ -112,7 +112,7 @@ SPANS = Table(
         *WHERE_IN_THE_LOG,
         Column("tenant", "string", "Whose it is.", True),
         Column("trace_id", "string", "The trace: 32 hex digits.", True),
-        Column("version", "bigint", "Its place among the spans of its trace: 1, 2, 3 … without a gap.", True),
+        Column("version", "bigint", "Its place among all events of its trace, spans or not: 1, 2, 3 …", True),
         Column("event_id", "string", "The id of the event that recorded it.", True),
         Column("recorded_at", "bigint", "When it was stored, by the server's clock: ns since 1970.", True),
         Column("occurred_at", "bigint", "When it happened, as the event says: ns since 1970.", True),

@@ -13,9 +13,11 @@ from pyspark.sql.functions import expr
 
 from toril.aggregate import Aggregate
 from toril.errors import InvalidValue
-from toril.events.event import LARGEST_VERSION
+from toril.events.event import LARGEST_TIME, LARGEST_VERSION
 from toril.events.projection import wants
 from toril.lake.engine import engine_for
+from toril.lake.engine.fold import gap
+from toril.lake.errors import NotWhole
 from toril.lake.generations import Filters
 from toril.lake.history import history
 from toril.lake.lake import Lake
@@ -57,19 +59,20 @@ def state_at(
     """The state of one aggregate when it was at a version, or at a time (ns); now, without either.
 
     Events are taken from the lake, and from the log where the lake does not have them yet. What people had
-    skipped is skipped, as far as they had decided so by then.
+    skipped is skipped, as far as they had decided so by then. :class:`NotWhole` where some are missing.
     """
     _check(subject, aggregate, version, at)
-    filters = Filters(tenant=aggregate.tenant, until=None if at is None else at + 1)
     last = LARGEST_VERSION if version is None else version
+    until = LARGEST_TIME if at is None else at
     with history(lake, url, log, of=aggregate) as all_of_it:
-        events = all_of_it.events(filters=filters).where(
-            f"aggregate_id = {quoted(aggregate.id)} AND (aggregate_type = {quoted(DECISIONS)} OR "
-            f"aggregate_type = {quoted(aggregate.type)} AND version <= {last})"
+        # Later ones too: by the next one it is seen whether those that are asked for are all there.
+        events = all_of_it.events(filters=Filters(tenant=aggregate.tenant)).where(
+            f"aggregate_id = {quoted(aggregate.id)} AND (aggregate_type = {quoted(DECISIONS)} AND "
+            f"recorded_at <= {until} OR aggregate_type = {quoted(aggregate.type)})"
         )
         # Decisions first: they say what is to be skipped.
         ordered = events.orderBy(expr(f"aggregate_type <> {quoted(DECISIONS)}"), "version")
-        return _folded(subject, aggregate, ordered)
+        return _folded(subject, aggregate, ordered, last, until)
 
 
 @contextmanager
@@ -87,7 +90,8 @@ def states_at(
     """The states of all aggregates at a time (ns), or at a cut; now, without either.
 
     ``tenant``, ``aggregate_type``, ``aggregate_id``, ``version``, ``state`` as it is encoded, and where an
-    event could not be taken, ``failed_version`` and ``failed``. Use it while it is entered.
+    event could not be taken, ``failed_version`` and ``failed``. Use it while it is entered. An aggregate of
+    which events are missing is an error.
     """
     _check_time(at)
     filters = Filters(tenant=tenant, until=None if at is None else at + 1)
@@ -114,7 +118,7 @@ def _check_time(at: int | None) -> None:
         raise InvalidValue("at", at, "it is in the future")
 
 
-def _folded(subject: Subject, aggregate: Aggregate, events: DataFrame) -> StateThen:
+def _folded(subject: Subject, aggregate: Aggregate, events: DataFrame, last: int, until: int) -> StateThen:
     projection = subject.projection
     home = Decision.home(aggregate)
     state, version, recorded_at = projection.initial(), 0, None
@@ -126,6 +130,12 @@ def _folded(subject: Subject, aggregate: Aggregate, events: DataFrame) -> StateT
             if made := decision_in(home.key, body):
                 decided.append(made)
             continue
+        if version == last:
+            break
+        if row["version"] != version + 1:
+            raise NotWhole(gap(aggregate.key, version, row["version"]))
+        if row["recorded_at"] > until:
+            break
         if left_out is None:
             its = (one for one in skipped(decided, subject.anew) if one.aggregate == aggregate.key)
             left_out = {one.version for one in its}

@@ -130,6 +130,7 @@ class Shown:
                 "seconds": round(line.seconds, 3),
                 "events_per_second": round(self._rates[line.name].a_second, 1),
                 "behind": self.behind(line),
+                "seconds_left": _seconds_left(self.behind(line), self._rates[line.name].a_second),
             }
             for line in run.lines
         }
@@ -189,6 +190,13 @@ class Shown:
         return row
 
 
+def _seconds_left(behind: int | None, rate: float) -> float | None:
+    """None where nobody can tell."""
+    if not behind:
+        return behind
+    return round(behind / rate, 1) if rate else None
+
+
 def _left(line: Line, behind: int | None, rate: float) -> str:
     if line.problems:
         return "failed" if line.ended.is_set() else "in part"
@@ -196,4 +204,5 @@ def _left(line: Line, behind: int | None, rate: float) -> str:
         return "" if line.is_prepared else "starting"
     if not behind:
         return "up to date"
-    return span(round(behind / rate * 1000)) if rate else ""
+    left = _seconds_left(behind, rate)
+    return "" if left is None else span(round(left * 1000))

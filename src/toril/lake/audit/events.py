@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
 from toril.lake.audit.comparing import compare, note_kinds, some
 from toril.lake.audit.found import Check
 from toril.lake.audit.holes import find_holes
 from toril.lake.audit.looking import AGGREGATE, PLACE, Looking, Skip
-from toril.lake.source import Door, read_log
+from toril.lake.source import Door, Marks, read_log
 from toril.lake.tables import EVENTS, LOG_COLUMNS
 from toril.log.entry import Partition
+from toril.log.errors import GapFound
+
+TRIES = 5
+"""How often the log is asked where it begins, should it be trimmed before it is read."""
 
 TWICE_VERSION = (
     "two events of an aggregate have one version: a batch was archived twice, or the tenant was erased from "
@@ -103,19 +110,13 @@ def log(work: Looking, check: Check) -> None:
     """Every event that is still in the log is in the lake, byte by byte."""
     if work.log is None:
         raise Skip("the log was not to be asked")
-    with Door(work.url, work.log) as door:
-        work.tails, firsts = door.tails(), door.firsts()
-    upto = {name: place for name, place in work.record.positions.items() if name in work.tails}
-    behind = [name for name in upto if upto[name][0] > work.tails[name][0]]
+    after, upto, behind, rows = _still_there(work, work.log)
     check.add("log is behind", len(behind), DIVERGED, ({"partition": name} for name in behind))
-    after = {name: firsts[name] for name in upto if firsts[name][0] < upto[name][0]}
-    upto = {name: upto[name] for name in after if name not in behind}
-    after = {name: after[name] for name in upto}
-    names = [column.name for column in LOG_COLUMNS]
-    if not upto:
+    if rows is None:
         check.notes.append("the log has nothing that is archived: all of it was trimmed")
         return
-    hot = work.chosen(read_log(work.lake.spark, work.url, work.log, after, upto))
+    hot = work.chosen(rows)
+    names = [column.name for column in LOG_COLUMNS]
     bounds = " OR ".join(
         f"(log_epoch = {one.epoch} AND log_partition = {one.number} AND ordinal > {after[str(one)][0]}"
         f" AND ordinal <= {upto[str(one)][0]})"
@@ -132,3 +133,39 @@ def log(work: Looking, check: Check) -> None:
         "differs from the log: {}",
         CHANGED,
     )
+
+
+class _Still(NamedTuple):
+    """What is archived, and still in the log."""
+
+    after: Marks
+    upto: Marks
+    behind: list[str]
+    """The partitions of which the lake has more than the log."""
+    rows: DataFrame | None
+    """What the log has of it; None where that is nothing."""
+
+
+def _still_there(work: Looking, log_name: str) -> _Still:
+    # Before the log is asked: of what a job archives in between, it would seem to have lost the events.
+    archived = work.record.positions
+    left = TRIES
+    while True:
+        with Door(work.url, log_name) as door:
+            work.tails, firsts = door.tails(), door.firsts()
+        there = {name: place for name, place in archived.items() if name in work.tails}
+        behind = [name for name, (ordinal, _) in there.items() if ordinal > work.tails[name][0]]
+        # A partition of which there is no first place any more went with its epoch: all of it was trimmed.
+        after = {
+            name: firsts[name]
+            for name, (ordinal, _) in there.items()
+            if name not in behind and name in firsts and firsts[name][0] < ordinal
+        }
+        upto = {name: there[name] for name in after}
+        try:
+            rows = read_log(work.lake.spark, work.url, log_name, after, upto) if upto else None
+            return _Still(after, upto, behind, rows)
+        except GapFound:  # it was trimmed further since it said where it begins
+            left -= 1
+            if not left:
+                raise

@@ -120,7 +120,7 @@ def _places(door: Door, partition: Partition) -> Iterator[tuple[int, bool]]:
     """The places that the log still has, and whether each was erased, as far as it can be asked."""
     store, after = door.log.store(partition), "0-0"
     with suppress(TorilError):
-        while page := door.do(store.page(after, PAGE)):
+        while page := door.do(store.places(after, PAGE)):
             yield from ((entry.ordinal, entry.erased) for entry in page)
             after = page[-1].id
 

@@ -128,7 +128,7 @@ def _fold(way: _Way, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
             if failed is not _NONE:
                 continue
             if version != reached + 1 and whole:
-                raise NotWhole(_gap(key, reached, version))
+                raise NotWhole(gap(key, reached, version))
             if body is not None:
                 try:  # as _Way.take, without the call
                     event = fill_in(blank(), body, version, recorded_at)
@@ -183,7 +183,8 @@ def _keep(
     return (version, encoded), failed
 
 
-def _gap(key: str, reached: int, version: int) -> str:
+def gap(key: str, reached: int, version: int) -> str:
+    """What is said where a version is not the next one of its aggregate."""
     _, kind, ident = key.split(":", 2)
     return (
         f"version {version} of {kind} {ident!r} comes after {reached or 'none'}: the lake does not go back "

@@ -61,7 +61,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opened = self._open()
         opened.cover(after)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else EVERYTHING
-        return in_order(opened.door.next_batch(after, most, self._until))
+        until = self._until
+        if until is not None:
+            # A start at the tail is looked up after the end was, and events may have come in between. By the
+            # ordinal alone: another entry in the same place is still found out.
+            until = {
+                name: max(end, after.get(name, START), key=lambda at: at[0]) for name, end in until.items()
+            }
+        return in_order(opened.door.next_batch(after, most, until))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The tail, for the query's progress."""
