@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.lake.shop import Basket, BasketInCents, Shop
 from toril.cli.lake.diff import show
 from toril.events import AnyEvent, DeclaredProjection, FirstBy, FoldProjection, Maximum, Sum
 from toril.lake import keysets
 from toril.lake.diff import VERSION, Diff, Difference, Found, Held, Side, Tally, diff_of, differences
 from toril.lake.keysets import Keysets
-from toril.lake.subjects import code_of
+from toril.lake.subjects import code_of, version_said
 
 COLUMNS = (
     "tenant string, aggregate_type string, aggregate_id string, version bigint, state binary, "
@@ -210,6 +211,15 @@ def test_code_is_known_by_its_declaration_or_its_source() -> None:
     assert code_of(Other()).digest != code_of(Mean()).digest
     assert str(code_of(Cart, "v7")).startswith("v7 (cart version 1, code ")
     assert Difference("x").as_value()["field"] is None
+
+
+def test_a_generation_is_taken_further_by_the_version_that_made_it() -> None:
+    """A program has the next version beside it, long before that is replayed."""
+    latest = Shop("redis://127.0.0.1:1", both=True, worth=True).subjects["shop/basket"]
+    assert version_said(latest.projection) == "basket version 2"
+    for said, kind in (("basket version 1", Basket), ("basket version 2", BasketInCents)):
+        assert type(latest.of_version(said).projection) is kind
+    assert latest.of_version("basket version 3") is latest
 
 
 def test_keys_of_two_sides_are_compared_part_by_part() -> None:

@@ -69,6 +69,7 @@ async def diff_live(
     if not 0 < fraction <= 1:
         raise InvalidValue("fraction", fraction, "more than 0, and at most 1")
     work = await service.generations.reading(subject.name)
+    subject = subject.of_version(generation.plan.code.projection)
     part = max(1, round(fraction * BUCKETS))
     chosen = f"pmod(xxhash64({', '.join(KEYS)}), {BUCKETS}) < {part}" if part < BUCKETS else ALL
     rows = read(lake, generation).select(*KEYS, *Held._fields).where(chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
@@ -54,6 +54,22 @@ class Subject:
         event = restore_event(body, key, version=version, recorded_at=recorded_at)
         return event if self.upcasters is None else self.upcasters.apply(event)
 
+    def of_version(self, said: str) -> Subject:
+        """It by the version that made a generation (:func:`version_said`), where the program has that too."""
+        if self.definition is None or version_said(self.projection) == said:
+            return self
+        for work in self.definition.works.values():
+            if isinstance(work, ProjectionWork) and split_generation(work.name)[0] == self.name:
+                own = _own(work)
+                if version_said(own) == said:
+                    return replace(self, projection=own, upcasters=work.upcasters)
+        return self
+
+
+def _own(work: ProjectionWork) -> AnyProjection:
+    """Of a declared projection the class is the projection; pipelines have an instance of it."""
+    return type(work.projection) if isinstance(work.projection, DeclaredProjection) else work.projection
+
 
 TRACE_SUMMARY = Subject(
     pipeline="span_ingestion", name="trace_summary", projection=TraceSummary, aggregate_type=SPAN_AGGREGATE
@@ -70,14 +86,10 @@ def subjects_of(definitions: Sequence[Definition]) -> dict[str, Subject]:
             if not isinstance(work, ProjectionWork):
                 continue
             name, generation = split_generation(work.name)
-            # Of a declared projection the class is the projection; pipelines have an instance of it.
-            own = (
-                type(work.projection) if isinstance(work.projection, DeclaredProjection) else work.projection
-            )
             made = Subject(
                 pipeline=work.pipeline,
                 name=name,
-                projection=own,
+                projection=_own(work),
                 aggregate_type=work.aggregate_type,
                 upcasters=work.upcasters,
                 others_upcast=any(
