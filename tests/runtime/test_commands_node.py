@@ -417,8 +417,10 @@ class Story:
         if found:
             with suppress(NodeError):
                 await self._ask("removeJob", job=self.rng.choice(found))
-            there = {key["payload"]["n"] for key in (await self._jobs()).values()}
-            there |= {n for _, _, n in self.held.values()}
+            jobs = await self._jobs()
+            there = {job["payload"]["n"] for job in jobs.values()}
+            # A job goes with the one that follows it, also while it runs: then it is not tried again.
+            there |= {n for job, _, n in self.held.values() if job in jobs}
             self.gave_up |= {n for n in self.last.values() if n not in there}
 
     async def _jobs(self) -> dict[str, Any]:

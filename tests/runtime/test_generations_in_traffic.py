@@ -15,6 +15,7 @@ from tests.runtime.generations import SERVED, Doubled, Scene, agrees, beside, ho
 from toril.events import NewEvent
 from toril.log.store import Standing
 from toril.runtime import (
+    Decision,
     GenerationError,
     RegisteredPipeline,
     Skipped,
@@ -166,7 +167,11 @@ async def test_once_per_state_when_tenants_are_erased_and_the_log_is_resized_aft
         assert state.state["sum"] == 2 * (1 + 3 + 5)
         assert await service.skipped("total@2", "umbra", "1") == {2}
         assert (await service.rebuild_projection("total@2", "umbra", "1")).state == state.state
-        decided = [found for entry in scene.lake.entries if (found := decision_in(entry.key, entry.body))]
+
+        async def archived() -> list[tuple[str, Decision]]:
+            return [found for entry in scene.lake.entries if (found := decision_in(entry.key, entry.body))]
+
+        decided = await until(archived, "the decision to be archived")
         assert skipped(decided) == {Skipped("orders/total", "umbra:order:1", 2)}
         assert skipped(decided, "orders/total@2") == {Skipped("orders/total@2", "umbra:order:1", 2)}
         assert skipped(decided, "orders/other@2") == frozenset()
