@@ -175,6 +175,39 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(
             await pipeline.service.get_projection("total", "acme", "1")
 
 
+@pytest.mark.parametrize("step", ["reserve", "enlist"])
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_generation_that_is_retired_while_it_is_loaded_stays_so(
+    servers: Servers, place: str, step: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is left, neither states nor a place in the log that would hold up trimming."""
+    async with sourcing_of(place, servers) as sourcing:
+        pipeline = orders(sourcing)
+        assert sourcing.backend is not None
+        generations, backend = pipeline.service.generations, sourcing.backend
+        await Traffic(pipeline, rng, ["1", "2"]).once()
+        real = getattr(backend.generations, step)
+
+        async def overtaken(*args: Any) -> None:
+            await real(*args)
+            await generations.retire("total", 2)
+
+        async def load() -> None:
+            await generations.reserve("total", 2)
+            await generations.load("total", 2, [])
+
+        monkeypatch.setattr(backend.generations, step, overtaken)
+        with pytest.raises(GenerationError, match="generation 2 of 'total' was retired meanwhile"):
+            await load()
+        monkeypatch.undo()
+        (standing,) = [one for one in await generations.standings() if one.number == 2]
+        assert standing.state == "retired"
+        for partition in await backend.partitions():
+            names = ["orders/total@2", "orders/total@2:load"]
+            assert await backend.positions(partition, names) == [None, None]
+        assert (await generations.reserve("total")).number == 3
+
+
 @pytest.mark.parametrize("place", PLACES)
 async def test_readers_go_back_to_what_they_saw_before(servers: Servers, place: str) -> None:
     """Not to what has the number before."""
@@ -417,6 +450,74 @@ async def test_what_was_decided_for_readers_counts_for_later_generations(
             "acme:order:before",
             "acme:order:seen",
         }
+
+
+async def fail(pipeline: RegisteredPipeline, ident: str, **versions: int) -> None:
+    """Return when these events of an aggregate wait for a person; ``total2`` is the second generation."""
+
+    async def so() -> bool:
+        failed = await pipeline.service.get_failed_events("acme")
+        its = {one.processor.replace("@", ""): one.version for one in failed if one.aggregate.id == ident}
+        return its == versions
+
+    await until(so, f"{versions} of {ident} to fail")
+
+
+async def sums_to(pipeline: RegisteredPipeline, name: str, ident: str, version: int, total: int) -> None:
+    """Return when a generation has all events of an aggregate but for those that were skipped."""
+
+    async def so() -> bool:
+        found = await pipeline.service.get_checkpoint(name, "acme", ident)
+        return found is not None and found.version == version and found.status.name == "PROCESSED"
+
+    await until(so, f"{name} to be done with {ident}")
+    found = await pipeline.service.get_projection(name, "acme", ident)
+    assert found is not None
+    assert found.state["sum"] == total
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_what_was_skipped_is_not_asked_again_in_a_generation_that_catches_up(
+    servers: Servers, place: str
+) -> None:
+    """It meets decisions while their events are still tried, or wait behind another one that failed."""
+    async with sourcing_of(place, servers) as sourcing:
+        pipeline = orders(sourcing)
+        service = pipeline.service
+        await service.generations.reserve("total", 2)
+        events = [NewEvent(type="n", data=data) for data in (1, "broken", "broken", 4, "broken", 6)]
+        async with sourcing.worker():
+            await service.store_events("acme", "skipped", events)
+            await service.store_events("acme", "undecided", events[:3])
+            for version in (2, 3, 5):
+                await fail(pipeline, "skipped", total=version)
+                await service.skip_failed("total", "acme", "skipped")
+            await sums_to(pipeline, "total", "skipped", 6, 1 + 4 + 6)
+            await service.generations.load("total", 2, [])
+            await sums_to(pipeline, "total@2", "skipped", 6, 2 * (1 + 4 + 6))
+            # What nobody decided waits for a person, as ever, and can be decided then.
+            await fail(pipeline, "undecided", total=2, total2=2)
+            await service.skip_failed("total@2", "acme", "undecided")
+            await fail(pipeline, "undecided", total=2, total2=3)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_an_event_that_is_skipped_twice_takes_no_other_with_it(servers: Servers, place: str) -> None:
+    """By both names, before a worker has seen either: a decision about the first counts for the second."""
+    async with sourcing_of(place, servers) as sourcing:
+        pipeline = orders(sourcing)
+        service = pipeline.service
+        async with sourcing.worker():
+            await service.generations.reserve("total", 2)
+            await service.generations.load("total", 2, [])
+            events = [NewEvent(type="n", data=data) for data in (1, "broken", 3, 4)]
+            await service.store_events("acme", "1", events)
+            await fail(pipeline, "1", total=2, total2=2)
+        for name in ("total", "total@2"):
+            await service.skip_failed(name, "acme", "1")
+        async with sourcing.worker():
+            await sums_to(pipeline, "total", "1", 4, 1 + 3 + 4)
+            await sums_to(pipeline, "total@2", "1", 4, 2 * (1 + 3 + 4))
 
 
 def test_a_retry_in_a_later_generation_takes_back_what_was_skipped_before_it() -> None:

@@ -16,6 +16,7 @@ import msgspec
 from toril.aggregate import Aggregate
 from toril.events.errors import Category, EventSourcingError
 from toril.log.entry import Entry, Partition, Position, Positions
+from toril.runtime.decisions import Decision
 
 DUE_NEVER = float("inf")
 """When an event is due that waits for a person's decision."""
@@ -248,8 +249,8 @@ class GenerationStore(Protocol):
         """Make a generation known; where it is known already, what is known."""
         ...
 
-    async def note(self, projection: str, number: int, made: Generation | None) -> None:
-        """What is known from now on; None: nothing."""
+    async def note(self, projection: str, number: int, made: Generation | None) -> str:
+        """What is known from now on; None: nothing. The stage, where it is being retired, or was."""
         ...
 
     async def before(self, projection: str) -> tuple[int, ...]:
@@ -405,6 +406,10 @@ class Backend(Protocol):
         self, processor: str, partition: Partition, keys: Sequence[str] | None = None
     ) -> dict[str, Trouble]:
         """Why aggregates are parked."""
+        ...
+
+    async def decided(self, aggregate: Aggregate) -> list[tuple[str, Decision]]:
+        """What people decided about the events of an aggregate, see :func:`~toril.runtime.skipped`."""
         ...
 
     async def paused(self) -> set[str]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from toril.aggregate import Aggregate
 from toril.events.event import UNREADABLE, NewEvent
-from toril.events.stream import EventStream
+from toril.events.stores import EventStore
 from toril.log.entry import Entry
 from toril.runtime.names import concerns, split_generation
 
@@ -61,9 +62,14 @@ class _Recorded(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Recorded)
 
 
-def decisions_in(stream: EventStream) -> list[Decision]:
-    """The decisions that a stream of events has."""
-    return [msgspec.convert(event.data, Decision) for event in stream if event.type == EVENT_TYPE]
+async def decisions_about(store: EventStore, aggregate: Aggregate) -> list[tuple[str, Decision]]:
+    """What was decided about the events of an aggregate, in order, as :func:`skipped` takes it."""
+    made: list[tuple[str, Decision]] = []
+    for event in await store.read(Decision.home(aggregate)):
+        if event.type == EVENT_TYPE:
+            with suppress(msgspec.ValidationError):  # nobody has heeded what cannot be read
+                made.append((aggregate.key, msgspec.convert(event.data, Decision)))
+    return [one for one in made if one[1].aggregate_type == aggregate.type]
 
 
 def decision_of(entry: Entry) -> tuple[str, Decision] | None:

@@ -249,15 +249,22 @@ class Generations:
             if not made.cut:
                 await self._store.hold(processor)
                 made = msgspec.structs.replace(made, cut=_plain(await self._store.tails()))
-                await self._store.note(projection, number, made)
+                await self._note(name, number, made)
             await self._store.reserve(processor, made.positions)
         except GenerationError:
             await self._store.release(processor)
             await self._store.note(projection, number, None)
             raise
         made = msgspec.structs.replace(made, kept=True)
-        await self._store.note(projection, number, made)
+        await self._note(name, number, made)
         return made
+
+    async def _note(self, name: str, number: int, made: Generation) -> None:
+        """What is known from now on; of one that was given up meanwhile, nothing stays."""
+        projection, processor = self.program.full(name), self.program.full(generation_name(name, number))
+        if await self._store.note(projection, number, made):
+            await self._store.clear(processor)
+            raise GenerationError(f"generation {number} of {name!r} was retired meanwhile")
 
     async def place(self, name: str, number: int, batch: Sequence[Rebuilt]) -> Loaded:
         """Bring some states, without saying that these are all: several processes may at the same time."""
@@ -270,7 +277,7 @@ class Generations:
     async def finish(self, name: str, number: int) -> None:
         """All states have come: let workers go on from the cut."""
         made = await self._loading(name, number)
-        projection, processor = self.program.full(name), self.program.full(generation_name(name, number))
+        processor = self.program.full(generation_name(name, number))
         if made.stage == "reserved":
             try:
                 await self._store.enlist(processor)
@@ -279,8 +286,9 @@ class Generations:
                     return  # somebody else was quicker
                 raise
             now = await self._backend.now()
-            made = msgspec.structs.replace(made, stage="loaded", came=True, loaded_at=now)
-            await self._store.note(projection, number, made)
+            await self._note(
+                name, number, msgspec.structs.replace(made, stage="loaded", came=True, loaded_at=now)
+            )
         await self._store.release(processor)
 
     async def load(

@@ -35,6 +35,7 @@ from toril.runtime.backend import (
     Trouble,
     seen_generation,
 )
+from toril.runtime.decisions import Decision, decisions_about
 from toril.runtime.names import generation_name, split_generation
 from toril.stores.memory import MemoryEventStore
 
@@ -83,11 +84,16 @@ class MemoryGenerations:
     async def begin(self, projection: str, number: int, made: Generation) -> Generation:
         return self._known.setdefault((projection, number), made)
 
-    async def note(self, projection: str, number: int, made: Generation | None) -> None:
+    async def note(self, projection: str, number: int, made: Generation | None) -> str:
+        known = self._known.get((projection, number))
+        over = known is not None and known.stage in ("retiring", "retired")
+        if known is not None and over and (made is None or made.stage != "retired"):
+            return known.stage
         if made is None:
             self._known.pop((projection, number), None)
         else:
             self._known[projection, number] = made
+        return ""
 
     async def before(self, projection: str) -> tuple[int, ...]:
         return self._before.get(projection, ())
@@ -414,6 +420,9 @@ class MemoryBackend(AppendsEach):
         assert partition == ONLY
         found = self._readers[processor].troubles if processor in self._readers else {}
         return {key: its for key, its in found.items() if keys is None or key in keys}
+
+    async def decided(self, aggregate: Aggregate) -> list[tuple[str, Decision]]:
+        return await decisions_about(self, aggregate)
 
     async def paused(self) -> set[str]:
         return set(self._paused)

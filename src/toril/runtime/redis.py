@@ -34,7 +34,9 @@ from toril.runtime.backend import (
     pack_entry,
     unpack_entry,
 )
+from toril.runtime.decisions import Decision, decisions_about
 from toril.runtime.redis_generations import RedisGenerations
+from toril.stores.log import LogEventStore
 
 _ERRORS: Mapping[str, type[CommandRefused]] = {
     "GONE": ReaderGone,
@@ -354,6 +356,9 @@ class RedisBackend:
             key.decode(): msgspec.json.decode(record, type=Trouble)
             for key, record in zip(flat[::2], flat[1::2], strict=True)
         }
+
+    async def decided(self, aggregate: Aggregate) -> list[tuple[str, Decision]]:
+        return await decisions_about(LogEventStore(self.log), aggregate)
 
     async def paused(self) -> set[str]:
         return {name.decode() for name in await self._redis.command("SMEMBERS", self.log.keys.paused)}

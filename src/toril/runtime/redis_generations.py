@@ -112,27 +112,21 @@ class RedisGenerations:
         line = await self._redis.command("HGET", self._key, field)
         return _decoded(line)
 
-    async def note(self, projection: str, number: int, made: Generation | None) -> None:
-        field = f"{projection}@{number}"
-        if made is None:
-            await self._redis.command("HDEL", self._key, field, repeatable=True)
-        else:
-            await self._redis.command("HSET", self._key, field, _encoded(made), repeatable=True)
+    async def note(self, projection: str, number: int, made: Generation | None) -> str:
+        return await self._point(projection, number, "note", b"" if made is None else _encoded(made))
 
     async def before(self, projection: str) -> tuple[int, ...]:
         line = await self._redis.command("HGET", self._key, projection + BEFORE.decode())
         return tuple(int(number) for number in (line or b"").split())
 
     async def see(self, projection: str, number: int, *, back: bool = False) -> str:
-        said: bytes = await self._redis.run(
-            POINT, self._log.keys, projection, number, "back" if back else "see", repeatable=True
-        )
-        return said.decode()
+        return await self._point(projection, number, "back" if back else "see")
 
     async def dismiss(self, projection: str, number: int, made: Generation) -> str:
-        said: bytes = await self._redis.run(
-            POINT, self._log.keys, projection, number, "retire", _encoded(made), repeatable=True
-        )
+        return await self._point(projection, number, "retire", _encoded(made))
+
+    async def _point(self, projection: str, number: int, *what: Argument) -> str:
+        said: bytes = await self._redis.run(POINT, self._log.keys, projection, number, *what, repeatable=True)
         return said.decode()
 
     # ------------------------------------------------------------------ its place in the log

@@ -27,7 +27,7 @@ from toril.events.stream import EventStream
 from toril.events.upcasters import UpcastingEventStore
 from toril.log.entry import START, Partition
 from toril.runtime.backend import Backend, Trouble
-from toril.runtime.decisions import Decision, decisions_in, skipped
+from toril.runtime.decisions import Decision, skipped
 from toril.runtime.generations import Generations
 from toril.runtime.names import generation_name, split_generation
 from toril.runtime.pipeline import Definition
@@ -348,9 +348,8 @@ class EventSourcingService:
         """The versions of an aggregate that a person had a processor skip."""
         work = await self._known(name)
         aggregate = self.aggregate(tenant, aggregate_id)
-        made = decisions_in(await self._decided.read(Decision.home(aggregate)))
-        ours = [(aggregate.key, one) for one in made if one.aggregate_type == aggregate.type]
-        return {one.version for one in skipped(ours, work.processor)}
+        made = await self._backend.decided(aggregate)
+        return {one.version for one in skipped(made, work.processor)}
 
     async def replay(
         self, name: str, tenant: str, aggregate_id: str, *, from_version: int = 1, up_to: int | None = None

@@ -7,6 +7,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from toril.events.projection import ProjectionState
 from toril.log.entry import Entry, Position
@@ -94,6 +95,7 @@ class Slice:
         """Events that run."""
         self.states: dict[str, ProjectionState[Any]] = {}
         """Projections: states at hand, as they are after all that was noted."""
+        self._deciding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.known: dict[str, int] = {}
         """Aggregates whose checkpoint was looked at, and up to which version others processed them."""
         self.tasks: set[asyncio.Task[None]] = set()
@@ -145,6 +147,10 @@ class Slice:
     def is_ours(self) -> bool:
         """Whether something new may be begun."""
         return not (self.dropped or self.draining)
+
+    def deciding(self, key: str) -> asyncio.Lock:
+        """Held while a decision about an aggregate is carried out: one after the other, in their order."""
+        return self._deciding.setdefault(key, asyncio.Lock())
 
     def park(self, key: str, due: float) -> None:
         """Events of this aggregate are parked until then."""

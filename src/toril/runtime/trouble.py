@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
-from toril.events.errors import is_retryable, retry_after
+from toril.aggregate import Aggregate
+from toril.events.errors import StoreError, is_retryable, retry_after
 from toril.log.entry import Entry
 from toril.runtime.backend import DUE_NEVER, Handed, Later, More, Park, Resume, Trouble
-from toril.runtime.decisions import Decision
+from toril.runtime.decisions import Decision, Skipped, skipped
 from toril.runtime.desk import Desk
+from toril.runtime.names import split_generation
 from toril.runtime.processing import Processing
 from toril.runtime.slice import STRIKES, Chain, Slice, Slot
 
@@ -85,11 +87,15 @@ class Troubles:
         if attempt >= retry.attempts or not is_retryable(problem):
             desk.counts.failed += 1
             logger.error("%s: event %s failed: %s", desk.processor, entry.id, error)
-            status, due = "failed", DUE_NEVER
+            status, due = "failed", self._asked()
         else:
             desk.counts.retried += 1
             due = round(desk.due(retry.delay(attempt, retry_after(problem))))
         return self._again(entry, before, status=status, attempts=attempt, error=error, begun=0), due
+
+    def _asked(self) -> float:
+        """When what has failed is looked at again: never; in a later generation once, see `_ask`."""
+        return DUE_NEVER if split_generation(self._desk.processor)[1] == 1 else round(self._desk.due(0))
 
     # ------------------------------------------------------------------ parking
 
@@ -116,7 +122,7 @@ class Troubles:
         self._desk.counts.failed += 1
         logger.error("%s: event %s failed: %s", self._desk.processor, slot.entry.id, error)
         trouble = self.record(slot.entry, "failed", part.lease.deaths, error)
-        self.park(part, [slot], trouble, DUE_NEVER)
+        self.park(part, [slot], trouble, self._asked())
         part.culprit, part.careful_until = None, 0
 
     def park(self, part: Slice, slots: Sequence[Slot], trouble: Trouble, due: float) -> None:
@@ -194,6 +200,8 @@ class Troubles:
         if desk.tenant_is_paused(key):
             part.park(key, desk.due(WAIT_FOR_OTHERS))
             return False
+        if before is not None and before.status == "failed":
+            return await self._ask(part, key, before)
         if await desk.patiently(lambda: self.blocked(part, [entry])):
             return await self._wait(part, key, entry, before)
         begun = 0 if before is None else before.begun
@@ -201,7 +209,7 @@ class Troubles:
             error = f"{begun} attempts at this event began and never ended: a worker died, or was stopped"
             desk.counts.failed += 1
             return await self._later(
-                part, self._again(entry, before, status="failed", error=error), DUE_NEVER, key
+                part, self._again(entry, before, status="failed", error=error), self._asked(), key
             )
         # On record before it begins: where the worker dies of it, the next one knows.
         await part.noted(Later(key, self._again(entry, before, begun=begun + 1), round(desk.due(0))))
@@ -237,18 +245,49 @@ class Troubles:
 
     async def carry_out(self, part: Slice, slot: Slot, key: str, decision: Decision) -> None:
         """A person's decision about a failed event. It is done with before the position passes it."""
-        trouble = await self._trouble(part, key)
-        # What has been decided before, or was never failed, stays as it is.
-        if trouble is not None and trouble.version == decision.version and trouble.status == "failed":
-            due = round(self._desk.due(0))
-            if decision.decision == "retry":
-                again = msgspec.structs.replace(trouble, status="retry", attempts=0, begun=0)
-                await part.noted(Later(key, again, due))
-            else:
-                await part.noted(Resume(key, trouble.version, trouble.event_id))
-            part.park(key, due)
+        async with part.deciding(key):
+            trouble = await self._trouble(part, key)
+            # What has been decided before, or has not failed, stays as it is; what fails later asks.
+            if trouble is not None and trouble.version == decision.version and trouble.status == "failed":
+                due = round(self._desk.due(0))
+                if decision.decision == "retry":
+                    again = msgspec.structs.replace(trouble, status="retry", attempts=0, begun=0)
+                    await part.noted(Later(key, again, due))
+                else:
+                    await part.noted(Resume(key, trouble.version, trouble.event_id))
+                part.park(key, due)
         slot.done = True
         part.to_commit.set()
+
+    async def _ask(self, part: Slice, key: str, failed: Trouble) -> bool:
+        """An event failed: was an earlier generation told to skip it? Whether the next one can follow.
+
+        That decision may have been passed while the event was still tried, or waited behind another one. The
+        failure is on record by now: what is decided from here on finds it.
+        """
+        desk = self._desk
+        async with part.deciding(key):
+            trouble = await self._trouble(part, key)
+            if trouble is None or trouble.version != failed.version:
+                return True  # somebody decided just now
+            if trouble.status != "failed":
+                return False
+            if Skipped(desk.processor, key, failed.version) in await self._skipped(key):
+                await part.noted(Resume(key, failed.version, failed.event_id))
+                return True
+            return await self._later(part, failed, DUE_NEVER, key)
+
+    async def _skipped(self, key: str) -> frozenset[Skipped]:
+        """The events of an aggregate that people had this processor skip, or a generation before it."""
+        desk = self._desk
+        try:
+            made = await desk.backend.decided(Aggregate.parse(key))
+        except StoreError as problem:
+            if is_retryable(problem):
+                raise
+            logger.warning("%s: what was decided about %s is gone: %s", desk.processor, key, problem)
+            made = []
+        return skipped(made, desk.processor)
 
     # ------------------------------------------------------------------ the next epoch
 

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- Let readers of a projection see another generation, or let a generation be retired that they do not see: so
 -- that they never see one that is. What they saw before is written with it, each generation once, and none that
--- is retired: nobody can go back to that.
+-- is retired: nobody can go back to that. Or note what is known of a generation: nothing else, once it is retired.
 -- keyspace: log
 -- keys: base generations
 -- args: projection, generation, 'see', or 'back' to the one that they saw before; or projection, generation,
---       'retire', its record from now on
+--       'retire' or 'note', its record from now on; noted as '', it is not known any more
 -- result: '' done; else the stage it is in, or 'current', or 'other' where they saw another one before, and
 --         nothing was done
 
@@ -24,7 +24,16 @@ for each in string.gmatch(redis.call('HGET', key, projection .. ' before') or ''
     before[#before + 1] = each
   end
 end
-if ARGV[3] ~= 'retire' then
+if ARGV[3] == 'note' then
+  local over = stage == 'retiring' or stage == 'retired'
+  if over and string.match(ARGV[4], '^%a+') ~= 'retired' then
+    return stage
+  elseif ARGV[4] == '' then
+    redis.call('HDEL', key, field)
+  else
+    redis.call('HSET', key, field, ARGV[4])
+  end
+elseif ARGV[3] ~= 'retire' then
   if stage ~= 'loaded' then
     return stage
   elseif current == number then
