@@ -455,15 +455,17 @@ def set_back(url: str, number: int, checkpoint: str) -> None:
     with_log(url, work)
 
 
-OLD, LATER, MIXED = range(1, 11), range(20, 30), 50
-"""Traces from before the archive, and from after it began; and one whose events are not all spans."""
+OLD, LATER, MIXED, NOTED = range(1, 11), range(20, 30), 50, 60
+"""Traces from before the archive, and from after it began; one whose events are not all spans, and one that
+begins with another event."""
 
 
-def record_mixed(url: str) -> None:
-    """A span, an event of another type, one that cannot be read, a span."""
+def record_others(url: str) -> None:
+    """A span, an event of another type, one that cannot be read, a span; and only one of another type."""
+    noted = NewEvent(type="noted", data=1).to_bytes()
     first, last = (body_of(a_span(number, trace_id=trace(MIXED).id)) for number in range(2))
-    bodies = [first, NewEvent(type="noted", data=1).to_bytes(), b"{", last]
-    with_log(url, lambda log: log.append(trace(MIXED), bodies))
+    with_log(url, lambda log: log.append(trace(MIXED), [first, noted, b"{", last]))
+    with_log(url, lambda log: log.append(trace(NOTED), [noted]))
 
 
 def test_what_is_no_loss_is_noted_and_what_is_one_is_found(lake: Lake) -> None:
@@ -482,7 +484,7 @@ def _noted_or_found(url: str, lake: Lake) -> None:
     process(url)
     trim_all(url)
     record(url, [1, 2, *LATER])
-    record_mixed(url)
+    record_others(url)
     process(url)
     lake.ensure(EVENTS)
     erase(lake, "globex")  # of whom nothing was archived, as of anybody
@@ -505,7 +507,7 @@ def _noted_or_found(url: str, lake: Lake) -> None:
     assert "at a later version live" not in notes
 
     process(url)
-    record(url, [21, 41], spans=1)
+    record(url, [21, 41, NOTED], spans=1)
     process(url)
     set_back(url, 22, "p3 x 0")
     set_back(url, 23, "f3 x 0")
@@ -530,7 +532,7 @@ def _noted_or_found(url: str, lake: Lake) -> None:
     notes = "; ".join(found["live"].notes)
     assert "1 traces are at a later version live, and were not compared" in notes
     assert "1 traces have an event live that is tried again, or waits for a person" in notes
-    assert "1 traces are live, and the lake has not read their first event yet" in notes
+    assert "2 traces are live, and the lake has not read their first span yet" in notes
 
 
 def test_bad_input_is_refused(lake: Lake) -> None:

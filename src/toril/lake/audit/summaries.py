@@ -25,7 +25,7 @@ AT_ONCE = 500
 
 KEYS = ["tenant", "trace_id"]
 
-LAKE, LIVE, ARCHIVED, QUARANTINED = "lake", "live", "archived", "quarantined"
+LAKE, LIVE, ARCHIVED, SPANNED, QUARANTINED = "lake", "live", "archived", "spanned", "quarantined"
 """Who has a trace, or an event of it."""
 
 DIFFERS = "live and batch have read the same events, and say something else: `live-is-batch` is broken"
@@ -35,7 +35,7 @@ LIVE_LOST = (
     "has lost some, the lake has some twice, or the tenant was erased from the log and not from the lake"
 )
 ONLY_LIVE = (
-    "live has a summary, and the lake has read past the trace's first event and has none: it was lost, or "
+    "live has a summary, and the lake has read past the trace's first span and has none: it was lost, or "
     "erased from the lake only"
 )
 
@@ -61,7 +61,7 @@ IN_PART = (
 )
 NOT_YET_LIVE = "are further in the lake: the live processor has not read all that the lake has"
 WAITS = "have an event live that is tried again, or waits for a person"
-NOT_YET = "are live, and the lake has not read their first event yet"
+NOT_YET = "are live, and the lake has not read their first span yet"
 OLDER = "are live, and older than the archive: the log had been trimmed when it began"
 REFUSED = "are live, and in the lake's quarantine"
 
@@ -82,7 +82,7 @@ def live(work: Looking, check: Check) -> None:
     other = _Other()
     with Keysets() as keys:
         _compare(work.live, check, _with_parts(rows, spans), caught_up, other, keys)
-        _find_only_live(work, work.live, check, rows, read, other, keys)
+        _find_only_live(work, work.live, check, rows, spans, read, other, keys)
     check.notes += other.notes()
 
 
@@ -142,6 +142,7 @@ def _find_only_live(
     store: LiveStore,
     check: Check,
     rows: DataFrame,
+    spans: DataFrame,
     read: Marks,
     other: _Other,
     keys: Keysets,
@@ -159,7 +160,7 @@ def _find_only_live(
                     lacking.add(LIVE, key, value)
                     found += 1
         if found:
-            _note_archived(work, rows, lacking)
+            _note_archived(work, rows, spans, lacking)
             for part in lacking.parts():
                 for key, (version, place) in sorted(part[LIVE].items()):
                     at = place or part[ARCHIVED].get(key)
@@ -169,6 +170,8 @@ def _find_only_live(
                         other.add(REFUSED)
                     elif _is_older(work, at):
                         other.add(OLDER)
+                    elif key in part[ARCHIVED] and key not in part[SPANNED]:
+                        other.add(NOT_YET)  # its first event was none; a lost span is found among spans
                     else:
                         lost.add({"tenant": key[0], "trace_id": key[1], "version": version})
     check.add("only live", lost.count, ONLY_LIVE, lost.samples)
@@ -207,8 +210,8 @@ def _to_explain(
             yield (one["tenant"], one["trace_id"]), (version, place)
 
 
-def _note_archived(work: Looking, rows: DataFrame, lacking: Keysets) -> None:
-    """Where the first events are of traces that the lake has no summary of, and which are in quarantine."""
+def _note_archived(work: Looking, rows: DataFrame, spans: DataFrame, lacking: Keysets) -> None:
+    """Of traces that the lake has no summary of: where their first events are, what else it has of them."""
     known = rows.select(*KEYS)
     kept = f"aggregate_type = '{SPAN_AGGREGATE}'"
 
@@ -220,6 +223,8 @@ def _note_archived(work: Looking, rows: DataFrame, lacking: Keysets) -> None:
     for row in firsts.toLocalIterator(prefetchPartitions=True):
         place = str(Partition(row["log_epoch"], row["log_partition"])), row["ordinal"]
         lacking.add(ARCHIVED, (row["tenant"], row["trace_id"]), place)
+    for row in spans.join(known, KEYS, "left_anti").select(*KEYS).distinct().toLocalIterator():
+        lacking.add(SPANNED, (row["tenant"], row["trace_id"]))
     if work.lake.exists(QUARANTINE):
         for row in without(work.read(QUARANTINE)).select(*KEYS).toLocalIterator():
             lacking.add(QUARANTINED, (row["tenant"], row["trace_id"]))
