@@ -30,6 +30,7 @@ from toril.aggregate import Aggregate
 from toril.connection import DurabilityNotReached
 from toril.events import AnyEvent, EventHandler, HandlerContext, NewEvent, ProjectionStore
 from toril.events.errors import ConfigurationError
+from toril.log.entry import Entry
 from toril.runtime import (
     Decision,
     EventSourcing,
@@ -518,6 +519,36 @@ async def test_an_event_that_is_skipped_twice_takes_no_other_with_it(servers: Se
         async with sourcing.worker():
             await sums_to(pipeline, "total", "1", 4, 1 + 3 + 4)
             await sums_to(pipeline, "total@2", "1", 4, 2 * (1 + 3 + 4))
+
+
+@pytest.mark.parametrize("place", PLACES[:2])
+async def test_an_event_that_is_skipped_while_it_is_looked_at_is_not_tried_again(
+    servers: Servers, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sourcing_of(place, servers) as sourcing:
+        pipeline = orders(sourcing)
+        service, backend = pipeline.service, sourcing.backend
+        assert backend is not None
+        read, reading = backend.parked_entries, asyncio.Event()
+
+        async def slow(processor: str, *args: Any) -> list[Entry]:
+            found = await read(processor, *args)
+            its = (await backend.troubles(processor, args[0])).values() if processor.endswith("@2") else ()
+            if any(one.status == "failed" for one in its):
+                reading.set()
+                await asyncio.sleep(0.5)
+            return found
+
+        async with sourcing.worker():
+            await service.generations.reserve("total", 2)
+            await service.generations.load("total", 2, [])
+            monkeypatch.setattr(backend, "parked_entries", slow)
+            await service.store_events("acme", "1", [NewEvent(type="n", data=d) for d in (1, "broken")])
+            await reading.wait()
+            await service.skip_failed("total@2", "acme", "1")
+            await sums_to(pipeline, "total@2", "1", 2, 2 * 1)
+            await service.store_events("acme", "1", [NewEvent(type="n", data=3)])
+            await sums_to(pipeline, "total@2", "1", 3, 2 * (1 + 3))
 
 
 def test_a_retry_in_a_later_generation_takes_back_what_was_skipped_before_it() -> None:

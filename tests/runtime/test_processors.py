@@ -14,6 +14,7 @@ from toril.aggregate import Aggregate
 from toril.events import AnyEvent, HandlerContext, HandlerError, NewEvent
 from toril.runtime.decisions import Decision
 from toril.runtime.handling import AT_ONCE
+from toril.runtime.trouble import Troubles
 from toril.runtime.work import Work
 from toril.runtime.worker import ProcessorWorker
 
@@ -144,6 +145,36 @@ async def test_a_failed_event_can_be_skipped(place: Place) -> None:
             return bool(await state_of(place, order(1), work) == {"sum": 16, "events": 3})
 
         await until(on)
+
+
+async def test_a_decision_is_not_passed_before_it_is_carried_out(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker that has read it dies; the next one meets it again."""
+    work = projection()
+    await place.store.append(order(1), [NewEvent(type="n", data=value) for value in (1, "broken", 5)])
+    carry_out = Troubles.carry_out
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def state_is(expected: object) -> bool:
+        return bool(await state_of(place, order(1), work) == expected)
+
+    async with place.worker(work) as worker:
+        await until(lambda: worker.engines[0].counts.failed == 1)
+        monkeypatch.setattr(Troubles, "carry_out", never)
+        decision = Decision(processor=work.processor, aggregate_type="order", version=2, decision="skip")
+        await place.store.append(Decision.home(order(1)), [decision.to_event()])
+        await place.put(order(1), 10)
+        engine = worker.engines[0]
+        await until(lambda: any(part.window for part in engine.slices.values()))
+        await until(lambda: all(part.idle.is_set() for part in engine.slices.values()))
+        await asyncio.sleep(0.2)  # long enough for a position to be committed that must not be
+        assert await state_is({"sum": 1, "events": 1})
+    monkeypatch.setattr(Troubles, "carry_out", carry_out)
+    async with place.worker(work):
+        await until(lambda: state_is({"sum": 16, "events": 3}))
 
 
 async def test_once_per_state_a_projection_has_every_event_once(place: Place) -> None:

@@ -260,10 +260,11 @@ class Generations:
         return made
 
     async def _note(self, name: str, number: int, made: Generation) -> None:
-        """What is known from now on; of one that was given up meanwhile, nothing stays."""
+        """What is known from now on; one that was given up meanwhile has no place in the log."""
         projection, processor = self.program.full(name), self.program.full(generation_name(name, number))
         if await self._store.note(projection, number, made):
-            await self._store.clear(processor)
+            await self._backend.retire(processor)
+            await self._store.release(processor)
             raise GenerationError(f"generation {number} of {name!r} was retired meanwhile")
 
     async def place(self, name: str, number: int, batch: Sequence[Rebuilt]) -> Loaded:

@@ -189,9 +189,9 @@ class Reading:
         """Give an entry its place: passed over, parked, or in the chain of its aggregate."""
         desk, troubles = self._desk, self._troubles
         slot, key = Slot(entry), entry.key
+        self._heed(part, entry)
         part.window.append(slot)
         chain = part.chains.get(key)
-        self._heed(part, entry)
         if (chain is None and not self._is_ours(entry)) or entry.version <= part.known.get(key, 0):
             slot.done = True
         elif key in part.parked:

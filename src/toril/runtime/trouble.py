@@ -94,7 +94,7 @@ class Troubles:
         return self._again(entry, before, status=status, attempts=attempt, error=error, begun=0), due
 
     def _asked(self) -> float:
-        """When what has failed is looked at again: never; in a later generation once, see `_ask`."""
+        """When what has failed is looked at again: never; in a later generation once, see `_to_try`."""
         return DUE_NEVER if split_generation(self._desk.processor)[1] == 1 else round(self._desk.due(0))
 
     # ------------------------------------------------------------------ parking
@@ -173,12 +173,13 @@ class Troubles:
     async def _retry(self, part: Slice, key: str) -> None:
         """Go through the parked events of an aggregate, until one fails or none is left."""
         desk = self._desk
-        fetch = partial(desk.backend.parked_entries, desk.processor, part.partition, key, READ_AT_ONCE)
         try:
             async with desk.free:
                 while part.is_ours():
                     on_their_way = part.mores[key]
-                    entries = await desk.patiently(fetch)
+                    entries = await self._to_try(part, key)
+                    if entries is None:
+                        return
                     if not entries and not on_their_way and not part.mores[key]:
                         part.parked.pop(key, None)
                         return
@@ -191,6 +192,26 @@ class Troubles:
             part.park(key, desk.due(WAIT_FOR_OTHERS))
             raise
 
+    async def _to_try(self, part: Slice, key: str) -> list[Entry] | None:
+        """The parked events of an aggregate, as many as are read at a time; None where the first one waits.
+
+        One that failed is only here in a later generation, once, as soon as that is on record: an earlier one
+        may have been told to skip it. That decision may have been passed while the event was still tried, or
+        waited behind another one; what is decided from here on finds the failure.
+        """
+        desk = self._desk
+        fetch = partial(desk.backend.parked_entries, desk.processor, part.partition, key, READ_AT_ONCE)
+        while True:
+            async with part.deciding(key):  # else a decision could take away what was read
+                entries = await desk.patiently(fetch)
+                failed = await self._trouble(part, key) if entries else None
+                if failed is None or (failed.status, failed.version) != ("failed", entries[0].version):
+                    return entries
+                if Skipped(desk.processor, key, failed.version) not in await self._skipped(key):
+                    await self._later(part, failed, DUE_NEVER, key)
+                    return None
+                await part.noted(Resume(key, failed.version, failed.event_id))
+
     async def _retry_entry(self, part: Slice, key: str, entry: Entry) -> bool:
         """One parked event; whether the next one can follow."""
         desk = self._desk
@@ -200,8 +221,6 @@ class Troubles:
         if desk.tenant_is_paused(key):
             part.park(key, desk.due(WAIT_FOR_OTHERS))
             return False
-        if before is not None and before.status == "failed":
-            return await self._ask(part, key, before)
         if await desk.patiently(lambda: self.blocked(part, [entry])):
             return await self._wait(part, key, entry, before)
         begun = 0 if before is None else before.begun
@@ -258,24 +277,6 @@ class Troubles:
                 part.park(key, due)
         slot.done = True
         part.to_commit.set()
-
-    async def _ask(self, part: Slice, key: str, failed: Trouble) -> bool:
-        """An event failed: was an earlier generation told to skip it? Whether the next one can follow.
-
-        That decision may have been passed while the event was still tried, or waited behind another one. The
-        failure is on record by now: what is decided from here on finds it.
-        """
-        desk = self._desk
-        async with part.deciding(key):
-            trouble = await self._trouble(part, key)
-            if trouble is None or trouble.version != failed.version:
-                return True  # somebody decided just now
-            if trouble.status != "failed":
-                return False
-            if Skipped(desk.processor, key, failed.version) in await self._skipped(key):
-                await part.noted(Resume(key, failed.version, failed.event_id))
-                return True
-            return await self._later(part, failed, DUE_NEVER, key)
 
     async def _skipped(self, key: str) -> frozenset[Skipped]:
         """The events of an aggregate that people had this processor skip, or a generation before it."""
