@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from toril.errors import InvalidValue
 from toril.lake.erasures import ERASURES
+from toril.lake.generations import FOLDER, Plan, table_of
 from toril.lake.quoting import table_at
 from toril.lake.rewind import LOST
 from toril.lake.runs import RUNS
+from toril.lake.subjects import Code
 from toril.lake.summaries import TRACE_SUMMARIES
 from toril.lake.tables import EVENTS, NAMES, QUARANTINE, ROLLUPS, SPANS, Table
 
@@ -24,7 +27,11 @@ def test_each_has_a_place_that_is_kept_for_it() -> None:
     assert sorted(table.name for table in TABLES) == sorted(NAMES)
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+PLAN = Plan(projection="orders/total", number=2, cut={}, engine="fold", code=Code())
+GENERATION = replace(table_of(PLAN), name=FOLDER)
+
+
+@pytest.mark.parametrize("table", [*TABLES, GENERATION], ids=lambda table: table.name)
 def test_the_page_has_every_column_of(table: Table) -> None:
     section = PAGE.read_text().split(f"## `{table.name}`\n")[1].split("\n## ")[0]
     shown = [line for line in section.splitlines() if line.startswith("| `")]

@@ -66,7 +66,7 @@ WHOSE = (
 )
 
 BATCH = Column("batch", "bigint", "The batch of this table that brought the row: 1, 2, 3 …", True)
-"""Every table has it. The next table reads by it: a batch, once there, never changes."""
+"""Every table of data has it. The next one reads by it: a batch, once there, never changes."""
 
 LOG_COLUMNS = (
     *WHERE_IN_THE_LOG,
