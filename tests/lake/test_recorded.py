@@ -71,6 +71,26 @@ def test_all_that_changes_something_and_all_that_proves_something_is_recorded(
     assert all(one.ended_at is not None and one.ended_at > one.started_at for one in runs.last())
 
 
+def test_the_end_of_a_run_that_was_killed_elsewhere_can_be_noted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs(lake)
+    with pytest.raises(InvalidValue, match="the name of a run of this lake"):
+        runs.note_ended("20261116-080000-abcdef")
+    here = runs.begin("replay", {})
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    killed = runs.begin("replay", {})
+    monkeypatch.undo()
+    assert {one.run for one in runs.running()} == {here.run, killed.run}
+    done = CliRunner().invoke(cli, ["lake", "runs", "--ended", killed.run, "--lake", lake.path, "--json"])
+    assert done.exit_code == 0, done.output
+    assert [one.run for one in runs.running()] == [here.run]
+    assert [(one.run, one.outcome) for one in runs.last()] == [(killed.run, "stopped"), (here.run, "running")]
+    for run, why in ((killed.run, "one that has not ended; this one is stopped"), (here.run, "still there")):
+        with pytest.raises(InvalidValue, match=why):
+            runs.note_ended(run)
+
+
 def test_a_run_ends_as_what_it_was(lake: Lake) -> None:
     """Stopped, failed, or as it says itself; and there is no trace of one that was erased meanwhile."""
     runs = Runs(lake)

@@ -232,7 +232,8 @@ def _may_remain(runs: Iterable[OneRun], tables: Iterable[_Erasing]) -> list[str]
         said.append(
             f"{one.what} {one.run} (process {one.pid} on {one.host}) was under way, and {since}: what it was "
             "just writing, if anything, stays in files that belong to no version. Run it again later, or "
-            "leave them to `toril lake maintain`"
+            f"leave them to `toril lake maintain`; where it was killed, `toril lake runs --ended {one.run}` "
+            "notes that"
         )
     return said
 

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import coalesce, col, desc, lit, max_by, struct
 
 import toril
+from toril.errors import InvalidValue
 from toril.lake.fence import again_and_again
 from toril.lake.lake import Lake
 from toril.lake.problems import one_line
@@ -162,6 +163,20 @@ class Runs:
         ended = self._lake.read(RUNS).where("ended_at IS NOT NULL").select("run").distinct().collect()
         over = {row["run"] for row in ended}
         return [one for one in some if one.run not in over and not one.is_gone]
+
+    def note_ended(self, run: str) -> OneRun:
+        """Note that a run has ended which cannot say so itself: it was killed, on another machine."""
+        rows = self._newest().where(col("run") == run) if self._lake.exists(RUNS) else None
+        found = [] if rows is None else _runs_in(rows)
+        if not found:
+            raise InvalidValue("run", run, "the name of a run of this lake: `toril lake runs` lists them")
+        (one,) = found
+        if one.outcome != "running":
+            raise InvalidValue("run", run, f"one that has not ended; this one is {one.outcome}")
+        if one.host == socket.gethostname() and not one.is_gone:
+            raise InvalidValue("run", run, f"one whose process is gone; {one.pid} is still there")
+        self.end(one, "stopped", "somebody noted its end")
+        return one
 
     def _newest(self) -> DataFrame:
         """What is known of each run, the last one first."""

@@ -26,13 +26,16 @@ _STYLES = {"running": "cyan", "done": "green", "stopped": "yellow", "failed": "r
     callback=whole("--limit", 1, 10_000),
     help="How many, the latest first.",
 )
+@click.option("--ended", metavar="RUN", help="Note that a run has ended which was killed elsewhere.")
 @lake_options
-def runs(limit: int, path: str | None, master: str | None, json_: bool) -> None:
+def runs(limit: int, ended: str | None, path: str | None, master: str | None, json_: bool) -> None:
     """What was run: when, by which version, how many rows, how long.
 
     A run whose process was killed never said that it ended: on the machine where it ran, it is shown as gone.
     """
     with opened(path, master, quiet=json_) as lake:
+        if ended is not None:
+            Runs(lake).note_ended(ended)
         found = Runs(lake).last(limit)
         where = lake.path
     if json_:
