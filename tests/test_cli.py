@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,27 @@ def test_a_command_whose_extra_is_missing_says_how_to_get_it(
     importlib.invalidate_caches()
     with pytest.raises(ModuleNotFoundError, match="toril.not_there"):  # a mistake of ours is shown as it is
         group.get_command(context, "look")
+
+
+def test_the_lake_needs_no_other_extra_than_its_own() -> None:
+    """On a driver that has `toril[spark]` alone, every command of it can be given."""
+    others = ("chdb", "clickhouse_connect", "httptools", "httpx", "jwt", "opentelemetry", "prometheus_client")
+    hidden = (*others, "starlette", "uvicorn", "polars", "deltalake")
+    program = f"""
+import sys
+for name in {hidden}:
+    sys.modules[name] = None
+import click
+from toril.cli.lake import lake
+context = click.Context(lake)
+names = lake.list_commands(context)
+for name in names:
+    assert lake.get_command(context, name) is not None
+print(len(names))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 15
 
 
 def test_slots_plans_a_fresh_cluster() -> None:

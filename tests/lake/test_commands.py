@@ -8,18 +8,21 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 import msgspec
 import pytest
+from click.core import ParameterSource
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
@@ -32,7 +35,7 @@ from tests.lake.span_events import a_span, body_of
 from tests.waiting import until
 from toril.aggregate import Aggregate
 from toril.cli.careful import INTERRUPTED, Refused
-from toril.cli.lake import generations, replay, working
+from toril.cli.lake import generations, projections, replay, working
 from toril.cli.lake import promote as promoting
 from toril.cli.lake.audit import try_to_write
 from toril.cli.lake.projections import standing_still
@@ -53,6 +56,7 @@ from toril.lake.tables import EVENTS, QUARANTINE, ROLLUPS, SPANS, Table
 from toril.log import Log
 from toril.pipelines.spans.span import Span
 from toril.pipelines.spans.summary import TraceSummary
+from toril.runtime import EventSourcing
 from toril.runtime.backend import GenerationError
 from toril.runtime.generations import Loaded
 from toril.server.setup import Settings, Setup
@@ -479,16 +483,34 @@ def test_old_events_become_spans_by_the_upcasters_of_the_program(operator: Opera
         operator.types("run", "--once", "--program", "tests.lake.program:baskets")
 
 
+def test_a_command_that_cannot_be_told_a_log_takes_that_of_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As requeue does, which reads no log."""
+    made = ModuleType("spans_of_a_test")
+    made.sourcing = EventSourcing("redis://127.0.0.1:1", log="spans")  # type: ignore[attr-defined]
+    made.sourcing.register_pipeline().with_name("spans").with_aggregate_type("span").build()
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    said = f"{made.__name__}:sourcing"
+    with click.Context(click.Command("requeue")):
+        found = projections.program(said, None, "log")
+    assert (found.log, found.upcasters) == ("spans", None)
+    with click.Context(click.Command("replay")) as context:
+        context.set_parameter_source("log_name", ParameterSource.COMMANDLINE)
+        with pytest.raises(InvalidValue, match="--log 'log' is not valid: .* has log 'spans'"):
+            projections.program(said, None, "log")
+
+
 @contextmanager
-def ctrl_c(when: Callable[[], bool]) -> Iterator[None]:
-    """Pressed as soon as something is so: while a command runs that would not have ended by itself."""
+def stopped_by(which: signal.Signals, when: Callable[[], bool]) -> Iterator[None]:
+    """Sent as soon as something is so: while a command runs that would not have ended by itself."""
     over = threading.Event()
 
     def watch() -> None:
         while not when():
             if over.wait(0.02):
                 return
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), which)
 
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(watch)
@@ -497,6 +519,10 @@ def ctrl_c(when: Callable[[], bool]) -> Iterator[None]:
         finally:
             over.set()
             watching.result()
+
+
+def ctrl_c(when: Callable[[], bool]) -> AbstractContextManager[None]:
+    return stopped_by(signal.SIGINT, when)
 
 
 def has_commit(lake: Lake, table: Table, version: int) -> bool:
@@ -528,9 +554,10 @@ def test_a_run_stops_at_ctrl_c_and_another_goes_on_where_it_was(operator: Operat
     assert [one["outcome"] for one in operator.asks("runs")["runs"]] == ["stopped", "stopped"]
 
 
-def test_a_replay_stops_at_ctrl_c_and_the_same_command_takes_it_up(
+def test_a_replay_stops_when_it_is_told_and_the_same_command_takes_it_up(
     operator: Operator, tmp_path: Path
 ) -> None:
+    """By SIGTERM, as schedulers do, which is taken for Ctrl-C."""
     url, gate = program.spans.url, tmp_path / "gate"
     assert url is not None
     body = NewEvent(type="came", id="1", data={"gate": str(gate)}, occurred_at=1).to_bytes()
@@ -538,7 +565,7 @@ def test_a_replay_stops_at_ctrl_c_and_the_same_command_takes_it_up(
     archive(operator.lake, url)
     command = ("replay", "waits", "--program", "tests.lake.program:Waits", "--only-look")
     gate.touch()
-    with ctrl_c(gate.with_suffix(".reached").exists):
+    with stopped_by(signal.SIGTERM, gate.with_suffix(".reached").exists):
         stopped = operator.types(*command, code=INTERRUPTED)
     gate.unlink()
     assert "stopped; the same command takes it up again" in stopped.stderr

@@ -6,14 +6,17 @@ import os
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import AnalysisException
 
 from toril.cli.doctor import check_java, check_spark, check_workers
+from toril.cli.lake.target import opened
 from toril.cli.main import cli
 from toril.errors import InvalidValue
 from toril.lake import jars
-from toril.lake.errors import SparkMissing
+from toril.lake.errors import LakeError, SparkMissing
 from toril.lake.given import at_start
 from toril.lake.lake import Lake
 from toril.lake.sessions import DELTA, session, settings
@@ -163,3 +166,22 @@ def test_doctor_looks_at_the_python_of_the_workers(monkeypatch: pytest.MonkeyPat
         assert sys.executable in found.fix
     monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "nothing"))
     assert check_workers().verdict == "wrong"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    (tmp_path / "spark-defaults.conf").write_text(f"spark.pyspark.python {tmp_path / 'python'}\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    found = check_workers()
+    assert (found.verdict, found.found[:20]) == ("wrong", "spark.pyspark.python")
+
+
+def test_what_goes_wrong_in_spark_is_one_line_for_who_types_a_command(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work() -> None:
+        with click.Context(click.Command("look")), opened(lake.path, None, quiet=True) as its:
+            its.spark.sql("SELECT * FROM nowhere").collect()
+
+    with pytest.raises(LakeError, match=r"^\[TABLE_OR_VIEW_NOT_FOUND\] .*TORIL_SPARK_VERBOSE=1 shows all"):
+        work()
+    monkeypatch.setenv("TORIL_SPARK_VERBOSE", "1")
+    with pytest.raises(AnalysisException):
+        work()

@@ -192,23 +192,28 @@ def check_spark() -> list[Finding]:
 
 
 def check_workers() -> Finding:
-    """The Python that Spark's workers run: it must be this version, and have Toril."""
-    chosen = os.environ.get("PYSPARK_PYTHON")
+    """The Python that Spark's workers run on this machine: it must be this version, and have Toril."""
+    said, chosen = "PYSPARK_PYTHON", os.environ.get("PYSPARK_PYTHON")
+    if not chosen:
+        from toril.lake.given import at_start  # needs an extra
+
+        said = "spark.pyspark.python"
+        chosen = at_start().get(said)
     if not chosen:
         return Finding("Workers", "ok", f"run {sys.executable}")
-    how = f"unset PYSPARK_PYTHON, or let it name an interpreter with the same packages: {sys.executable}"
+    how = f"unset {said}, or let it name an interpreter with the same packages: {sys.executable}"
     ask = "import sys, pyarrow, pyspark, toril.lake; print('%d.%d' % sys.version_info[:2])"
     try:
         done = subprocess.run([chosen, "-c", ask], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as problem:
-        return Finding("Workers", "wrong", f"PYSPARK_PYTHON is {chosen}: {problem}", how)
+        return Finding("Workers", "wrong", f"{said} is {chosen}: {problem}", how)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it does not start"])[-1]
-        return Finding("Workers", "wrong", f"PYSPARK_PYTHON is {chosen}: {last}", how)
+        return Finding("Workers", "wrong", f"{said} is {chosen}: {last}", how)
     theirs, ours = done.stdout.strip(), f"{sys.version_info[0]}.{sys.version_info[1]}"
     if theirs != ours:
-        return Finding("Workers", "wrong", f"PYSPARK_PYTHON is {chosen}, Python {theirs}, not {ours}", how)
-    return Finding("Workers", "ok", f"run {chosen} (PYSPARK_PYTHON)")
+        return Finding("Workers", "wrong", f"{said} is {chosen}, Python {theirs}, not {ours}", how)
+    return Finding("Workers", "ok", f"run {chosen} ({said})")
 
 
 def check_clickhouse() -> Finding:

@@ -12,6 +12,8 @@ import click
 
 from toril.connection import Connection, connect
 
+CLICKHOUSE_VARIABLE = "TORIL_CLICKHOUSE_URL"
+
 Command = Callable[..., Any]
 Work = Callable[..., Awaitable[None]]
 """What a command does, in an event loop."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from toril.cli.loading import load
+from toril.cli.place import CLICKHOUSE_VARIABLE
 from toril.cli.show import console
 from toril.cli.signals import Signals
 from toril.connection import Durability
@@ -28,7 +29,6 @@ from toril.server.access import is_loopback
 from toril.server.running import HOST, PORT
 from toril.server.setup import Settings, Setup, collect_garbage_seldom
 
-CLICKHOUSE_VARIABLE = "TORIL_CLICKHOUSE_URL"
 ADMIN_VARIABLE = "TORIL_ADMIN_SECRET"
 SECRET_VARIABLE = "TORIL_WEBHOOK_SECRET"  # noqa: S105 - the name of one
 

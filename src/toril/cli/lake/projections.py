@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -20,9 +22,9 @@ from toril.cli.careful import INTERRUPTED, Refused
 from toril.cli.lake.target import Command
 from toril.cli.loading import load
 from toril.cli.log.target import has_cold
+from toril.cli.place import CLICKHOUSE_VARIABLE
 from toril.cli.runtime.target import load_pipelines
 from toril.cli.show import note
-from toril.cli.up import CLICKHOUSE_VARIABLE
 from toril.connection import connect
 from toril.connection.open import URL_VARIABLE, environment_url
 from toril.errors import InvalidValue
@@ -180,7 +182,7 @@ def program(said: str | None, url: str | None, log_name: str) -> Program:
         raise Refused("these pipelines live in memory://, in a process of their own: nobody can look in")
     its = _of(target.sourcing)
     given = click.get_current_context().get_parameter_source("log_name")
-    if log_name != its.log and given is not ParameterSource.DEFAULT:
+    if log_name != its.log and given not in (None, ParameterSource.DEFAULT):
         raise InvalidValue("--log", log_name, f"the EventSourcing of --program {said} has log {its.log!r}")
     return its
 
@@ -226,12 +228,19 @@ def parse_moment(field: str, value: str) -> int:
 
 @contextmanager
 def interruptible(said: str) -> Iterator[None]:
-    """Ctrl-C ends it with a word on what becomes of it, and the exit code of that."""
+    """Ctrl-C ends it with a word on what becomes of it, and the exit code of that; so does SIGTERM."""
+    before = signal.getsignal(signal.SIGTERM)
+    in_front = threading.current_thread() is threading.main_thread()  # others get no signals
+    if in_front:
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
         note(f"stopped; {said}")
         sys.exit(INTERRUPTED)
+    finally:
+        if in_front:
+            signal.signal(signal.SIGTERM, before)
 
 
 def run(work: Awaitable[T]) -> T:

@@ -17,9 +17,11 @@ from toril.cli.show import note, one_line
 from toril.connection.embedded import default_home
 from toril.errors import InvalidValue
 from toril.lake.archive import GROUP
-from toril.lake.errors import SparkMissing
+from toril.lake.errors import LakeError, SparkMissing
 from toril.lake.generations import FOLDER
 from toril.lake.lake import Lake
+from toril.lake.problems import SPARKS
+from toril.lake.problems import one_line as what_is_wrong
 from toril.lake.sessions import is_remote, session
 from toril.log.layout import check_reader
 
@@ -111,10 +113,15 @@ def opened(
     where = place(path)
     if not quiet and SparkSession.getActiveSession() is None:
         note("starting Spark …")
-    with started(master, name=name, conf=click.get_current_context().meta.get(KEPT)) as spark:
-        if not quiet and (shown := ui(spark)) is not None:
-            note(f"Spark's own view of it: {shown}")
-        yield Lake(spark, where)
+    try:
+        with started(master, name=name, conf=click.get_current_context().meta.get(KEPT)) as spark:
+            if not quiet and (shown := ui(spark)) is not None:
+                note(f"Spark's own view of it: {shown}")
+            yield Lake(spark, where)
+    except SPARKS as problem:
+        if VERBOSE in os.environ:
+            raise
+        raise LakeError(f"{what_is_wrong(problem)} ({VERBOSE}=1 shows all that Spark says)") from problem
 
 
 @contextmanager
