@@ -265,6 +265,7 @@ _some_event: Event[Any] = Event(
     recorded_at=0,
     data=None,
 )
+_put = msgspec.structs.force_setattr
 _blank: Callable[[], AnyEvent] = _some_event.__copy__  # type: ignore[attr-defined]
 
 
@@ -277,10 +278,10 @@ def blank_event(key: str) -> AnyEvent:
     parts = key.split(":", 2)
     if len(parts) != 3:
         Aggregate.parse(key)  # which says what is wrong
-    made, put = _blank(), msgspec.structs.force_setattr
-    put(made, "tenant", parts[0])
-    put(made, "aggregate_type", parts[1])
-    put(made, "aggregate_id", parts[2])
+    made = _blank()
+    _put(made, "tenant", parts[0])
+    _put(made, "aggregate_type", parts[1])
+    _put(made, "aggregate_id", parts[2])
     return made
 
 
@@ -290,15 +291,15 @@ def fill_in(made: AnyEvent, body: bytes, version: int, recorded_at: int) -> AnyE
         stored = _decode_body(body)
     except UNREADABLE as problem:
         raise _unreadable(problem) from problem
-    put = msgspec.structs.force_setattr
-    put(made, "id", stored.id)
-    put(made, "version", version)
-    put(made, "type", stored.type)
-    put(made, "schema_version", stored.schema_version)
-    put(made, "occurred_at", stored.occurred_at)
-    put(made, "recorded_at", recorded_at)
-    put(made, "data", stored.data)
-    put(made, "metadata", stored.metadata)
+    _put(made, "id", stored.id)
+    _put(made, "version", version)
+    _put(made, "type", stored.type)
+    if stored.schema_version != 1:  # which a blank one has
+        _put(made, "schema_version", stored.schema_version)
+    _put(made, "occurred_at", stored.occurred_at)
+    _put(made, "recorded_at", recorded_at)
+    _put(made, "data", stored.data)
+    _put(made, "metadata", stored.metadata)
     return made
 
 
