@@ -34,7 +34,7 @@ REPLAYS = 2
 
 @click.command()
 @click.option("--events", default=10 * MILLION, show_default=True, help="Events of the longest history.")
-@click.option("--rounds", default=3, show_default=True, help="Rounds; each side is measured once in each.")
+@click.option("--rounds", default=5, show_default=True, help="Rounds; each side is measured once in each.")
 @click.option("--memory", default="4g", show_default=True, help="Of Spark's Java.")
 @click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), help="For the tables; else in /tmp."
