@@ -10,8 +10,14 @@ from toril.events.event import restore_event
 ORDER = Aggregate("acme", "order", "17:a")
 
 
-def test_a_stored_event_is_the_one_that_was_recorded() -> None:
-    new = NewEvent(type="placed", data={"n": [1, None]}, metadata={"traceparent": "00-1", "x": 1})
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_stored_event_is_the_one_that_was_recorded(schema: int) -> None:
+    new = NewEvent(
+        type="placed",
+        data={"n": [1, None]},
+        schema_version=schema,
+        metadata={"traceparent": "00-1", "x": 1},
+    )
     recorded = new.recorded(ORDER, version=3, recorded_at=5)
     restored = restore_event(new.to_bytes(), ORDER.key, version=3, recorded_at=5)
     assert restored == recorded
